@@ -1,0 +1,239 @@
+/* bench_ops: bandwidth of decode attention on one thread, by kernel set, type
+ * pair and head ratio, against a plain read of the same bytes.
+ *
+ *   bench_ops [--mib N] [--dim D] [--seconds S] [--json FILE]
+ *
+ * Figures are GB/s of stored K and V bytes: median over passes.  With the
+ * default 512 MiB a pass comes from memory; --mib 1 shows the rate from cache. */
+#include "ops.h"
+#include "rkvi_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct options {
+    uint64_t mib;
+    uint32_t dim;
+    double seconds; /* of a figure */
+    const char *json;
+} options;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One sequence of one KV head; an item is four leaves. */
+typedef struct load {
+    rkvi_geom geom;
+    rkvi_attend_args args;
+    rkvi_entry entry;
+    rkvi_row row;
+    uint64_t n_items, bytes;
+} load;
+
+enum { RUN = 4 };
+
+static void *need(void *p)
+{
+    if (!p) {
+        fprintf(stderr, "bench_ops: out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void fill(void *at, size_t bytes)
+{
+    uint64_t s = 88172645463325252u;
+    uint16_t *p = at;
+    for (size_t i = 0; i < bytes / 2; i++) {
+        s ^= s << 13;
+        s ^= s >> 7;
+        s ^= s << 17;
+        p[i] = (uint16_t)(0x3000 | (s & 0x83ff)); /* about 0.2 as f16; a sane scale */
+    }
+}
+
+static void load_make(load *l, const options *o, rkv_type k, rkv_type v, uint32_t ratio)
+{
+    memset(l, 0, sizeof *l);
+    l->geom = (rkvi_geom){.n_heads = 1, .dk = o->dim, .dv = o->dim, .type_k = k, .type_v = v,
+                          .k_scale = 1, .v_scale = 1, .tile_cells = RKVI_TILE_DEFAULT};
+    if (rkvi_geom_init(&l->geom) != RKV_OK)
+        exit(1);
+    const uint64_t per_tile = l->geom.tile_cells / l->geom.leaf_cells;
+    const uint64_t tiles = rkvi_div_up(o->mib << 20, l->geom.bytes), leaves = tiles * per_tile;
+    l->bytes = tiles * l->geom.head_bytes;
+    l->n_items = rkvi_div_up(leaves, RUN);
+    uint8_t *mem = need(aligned_alloc(256, tiles * l->geom.bytes));
+    uint64_t *bases = need(calloc(tiles, sizeof *bases));
+    rkvi_span *spans = need(calloc(leaves, sizeof *spans));
+    rkvi_item *items = need(calloc(l->n_items, sizeof *items));
+    fill(mem, tiles * l->geom.bytes);
+    for (uint64_t t = 0; t < tiles; t++)
+        bases[t] = (uintptr_t)mem + t * l->geom.bytes;
+    for (uint64_t i = 0; i < leaves; i++)
+        spans[i] = (rkvi_span){.pos = (int64_t)(i * l->geom.leaf_cells),
+                               .tile = (uint32_t)(i / per_tile),
+                               .first = (uint16_t)(i % per_tile * l->geom.leaf_cells),
+                               .count = (uint16_t)l->geom.leaf_cells};
+    for (uint64_t i = 0; i < l->n_items; i++)
+        items[i] = (rkvi_item){.n_rows = 1, .leaf0 = i * RUN,
+                               .leaf1 = (i + 1) * RUN < leaves ? (i + 1) * RUN : leaves, .slot = i};
+    l->entry = (rkvi_entry){.n_spans = leaves, .n_rows = 1};
+    l->row = (rkvi_row){.pos = INT64_MAX / 2, .to = INT64_MAX};
+    uint16_t *q = need(calloc((size_t)ratio * o->dim, sizeof *q));
+    fill(q, (size_t)ratio * o->dim * sizeof *q);
+    l->args = (rkvi_attend_args){.geom = l->geom, .entries = &l->entry, .rows = &l->row,
+                                 .spans = spans, .bases = bases, .items = items,
+                                 .q = {q, (int64_t)ratio * o->dim, o->dim, RKV_TYPE_F16},
+                                 .q_heads = ratio, .scale = 0.1f};
+    l->args.partials = need(calloc(l->n_items * ratio * (o->dim + 2), sizeof(float)));
+}
+
+static void load_free(load *l)
+{
+    free((void *)(uintptr_t)l->args.bases[0]);
+    free((void *)(uintptr_t)l->args.bases);
+    free((void *)(uintptr_t)l->args.spans);
+    free((void *)(uintptr_t)l->args.items);
+    free(l->args.q.data);
+    free(l->args.partials);
+}
+
+static volatile uint64_t sink;
+
+static void read_plain(const load *l)
+{
+    const uint64_t *p = (const uint64_t *)(uintptr_t)l->args.bases[0];
+    uint64_t s[8] = {0};
+    for (uint64_t i = 0; i + 8 <= l->bytes / 8; i += 8)
+        for (int j = 0; j < 8; j++)
+            s[j] ^= p[i + j];
+    for (int j = 0; j < 8; j++)
+        sink ^= s[j];
+}
+
+static void decode(const load *l, const rkvi_ops *ops)
+{
+    for (uint64_t i = 0; i < l->n_items; i++)
+        ops->fn[RKVI_OP_DECODE](&l->args, i);
+}
+
+/* GB/s: median of passes. */
+static double rate(const load *l, const rkvi_ops *ops, double seconds)
+{
+    double t[999];
+    const double start = now();
+    int n = 0;
+    do {
+        const double a = now();
+        if (ops)
+            decode(l, ops);
+        else
+            read_plain(l);
+        t[n++] = now() - a;
+    } while (n < 999 && (n < 3 || now() - start < seconds));
+    qsort(t, (size_t)n, sizeof *t, by_value);
+    return (double)l->bytes / t[n / 2] * 1e-9;
+}
+
+static uint32_t kernel_sets(rkvi_ops sets[3])
+{
+    uint32_t n = 1;
+    for (int i = 0; i < 3; i++)
+        rkvi_ops_ref(&sets[i]);
+#if RKVI_HAVE_AVX2
+    n += rkvi_ops_avx2(&sets[n]);
+#endif
+#if RKVI_HAVE_AVX512
+    n += rkvi_ops_avx512(&sets[n]);
+#endif
+    return n;
+}
+
+static void line(FILE *json, const options *o, const rkvi_ops *sets, uint32_t n_sets, rkv_type k,
+                 rkv_type v, uint32_t ratio)
+{
+    static bool more;
+    load l;
+    load_make(&l, o, k, v, ratio);
+    const double plain = rate(&l, NULL, o->seconds);
+    printf("%-9s %-9s %5u %8.2f", rkvi_type_name(k), rkvi_type_name(v), ratio, plain);
+    if (json)
+        fprintf(json, "%s\n  {\"k\": \"%s\", \"v\": \"%s\", \"ratio\": %u, \"read_gb_s\": %.3f",
+                more ? "," : "", rkvi_type_name(k), rkvi_type_name(v), ratio, plain);
+    for (uint32_t s = 0; s < n_sets; s++) {
+        const double r = rate(&l, &sets[s], o->seconds);
+        printf(" %8.2f", r);
+        if (json)
+            fprintf(json, ", \"%s_gb_s\": %.3f", sets[s].name, r);
+        fflush(stdout);
+    }
+    printf("\n");
+    if (json)
+        fprintf(json, "}");
+    more = true;
+    load_free(&l);
+}
+
+static bool parse(int argc, char **argv, options *o)
+{
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--mib") == 0)
+            o->mib = strtoull(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--dim") == 0)
+            o->dim = (uint32_t)strtoul(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--seconds") == 0)
+            o->seconds = strtod(argv[i + 1], NULL);
+        else if (strcmp(argv[i], "--json") == 0)
+            o->json = argv[i + 1];
+        else
+            return false;
+    }
+    return argc % 2 == 1 && o->mib > 0 && o->dim % 32 == 0 && o->dim > 0 &&
+           o->dim <= RKVI_HEAD_DIM_MAX;
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.mib = 512, .dim = 128, .seconds = 0.5};
+    static const uint32_t ratios[] = {1, 5, 8, 16};
+    static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0,
+                                     RKV_TYPE_Q4_0};
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "bench_ops [--mib N] [--dim D, a multiple of 32] [--seconds S] [--json FILE]\n");
+        return 2;
+    }
+    rkvi_ops sets[3];
+    const uint32_t n_sets = kernel_sets(sets);
+    FILE *json = o.json ? need(fopen(o.json, "w")) : NULL;
+    printf("decode, one thread, %llu MiB, head dim %u; GB/s of stored bytes\n",
+           (unsigned long long)o.mib, o.dim);
+    printf("%-9s %-9s %5s %8s", "K", "V", "ratio", "read");
+    for (uint32_t s = 0; s < n_sets; s++)
+        printf(" %8s", sets[s].name);
+    printf("\n");
+    if (json)
+        fprintf(json, "[");
+    for (int t = 0; t < 5; t++)
+        for (int r = 0; r < 4; r++)
+            line(json, &o, sets, n_sets, types[t], types[t], ratios[r]);
+    line(json, &o, sets, n_sets, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0, 5);
+    if (json) {
+        fprintf(json, "\n]\n");
+        fclose(json);
+    }
+    return 0;
+}

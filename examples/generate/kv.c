@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+#include "kv.h"
+
+#include <rollkv/host.h>
+#include <stdlib.h>
+
+struct kv {
+    rkv_cache *cache;
+    size_t head_dim;
+};
+
+/* The library's sentence, with what the engine was about. */
+static int check(rkv_status status, const char *what, struct gen_error *err)
+{
+    if (status == RKV_OK)
+        return 0;
+    return gen_fail(err, "%s: %s (%s)", what, rkv_error_message(), rkv_status_name(status));
+}
+
+/* Every layer is alike, so a step's compute is spread evenly over the gaps between attentions,
+ * but for the part behind the last one. */
+static uint64_t gap_ns(const struct kv_settings *settings, size_t layers, size_t layer)
+{
+    const double step_ns = (double)settings->step_ns, behind = step_ns * settings->output_fraction;
+    const double gap = (step_ns - behind) / (double)layers;
+    return (uint64_t)(layer + 1 == layers ? gap + behind : gap);
+}
+
+static int create_cache(struct kv *kv, const struct model_shape *shape,
+                        const struct kv_settings *settings, struct gen_error *err)
+{
+    const uint32_t layers = (uint32_t)shape->layers;
+    rkv_kv_layer_params *kv_layers = calloc(layers, sizeof *kv_layers);
+    rkv_site_params *sites = calloc(layers, sizeof *sites);
+    int rc = -1;
+    if (kv_layers == NULL || sites == NULL) {
+        gen_fail(err, "No memory for the parameters of %u layers.", layers);
+        goto done;
+    }
+    for (uint32_t i = 0; i < layers; i++) {
+        kv_layers[i] = (rkv_kv_layer_params){.struct_size = sizeof kv_layers[i],
+                                             .n_kv_heads = (uint32_t)shape->kv_heads,
+                                             .head_dim_k = (uint32_t)shape->head_dim,
+                                             .type_k = settings->type_k,
+                                             .type_v = settings->type_v,
+                                             .resident_cells = settings->resident_cells};
+        sites[i] = (rkv_site_params){.struct_size = sizeof sites[i],
+                                     .kv_layer = i,
+                                     .n_q_heads = (uint32_t)shape->heads,
+                                     .mask = RKV_MASK_CAUSAL,
+                                     .gap_ns = gap_ns(settings, layers, i)};
+    }
+    rkv_cache_params params = RKV_CACHE_PARAMS_INIT;
+    params.device = RKV_DEVICE_HOST;
+    params.kv_layers = kv_layers;
+    params.sites = sites;
+    params.n_kv_layers = params.n_sites = layers;
+    params.capacity_cells = settings->positions;
+    params.max_rows = (uint32_t)settings->max_rows;
+    params.tile_cells = settings->tile_cells;
+    params.mode = settings->mode;
+    params.ring_bytes = settings->ring_bytes;
+    params.device_limit_bytes = settings->device_limit_bytes;
+    params.step_ns = settings->step_ns;
+    params.host.link_bytes_per_s = settings->link_bytes_per_s;
+    params.host.n_threads = settings->threads;
+    rc = check(rkv_cache_create(&params, &kv->cache), "The cache can't be set up", err);
+done:
+    free(kv_layers);
+    free(sites);
+    return rc;
+}
+
+struct kv *kv_create(const struct model_shape *shape, const struct kv_settings *settings,
+                     struct gen_error *err)
+{
+    struct kv *kv = calloc(1, sizeof *kv);
+    if (kv == NULL) {
+        gen_fail(err, "No memory for the cache's handle.");
+        return NULL;
+    }
+    kv->head_dim = shape->head_dim;
+    if (create_cache(kv, shape, settings, err) != 0) {
+        free(kv);
+        return NULL;
+    }
+    return kv;
+}
+
+void kv_destroy(struct kv *kv)
+{
+    if (kv == NULL)
+        return;
+    rkv_cache_destroy(kv->cache);
+    free(kv);
+}
+
+/* More than one row is a prompt's chunk. Its regime is named even where it is short, so that the
+ * bits don't depend on where the prompt is cut. */
+static int begin(void *self, size_t rows, struct gen_error *err)
+{
+    struct kv *kv = self;
+    rkv_batch_entry entry = RKV_BATCH_ENTRY_INIT;
+    entry.n_rows = entry.n_new_cells = (uint32_t)rows;
+    entry.regime = rows > 1 ? RKV_REGIME_PREFILL : RKV_REGIME_DECODE;
+    rkv_batch batch = RKV_BATCH_INIT;
+    batch.n_entries = 1;
+    batch.entries = &entry;
+    return check(rkv_step_begin(kv->cache, &batch), "A step can't begin", err);
+}
+
+/* The data is only read where the library takes q, k and v. */
+static rkv_tensor tensor(const float *data, size_t row_stride, size_t head_stride)
+{
+    return (rkv_tensor){.data = (void *)(uintptr_t)data,
+                        .type = RKV_TYPE_F32,
+                        .row_stride = (int64_t)row_stride,
+                        .head_stride = (int64_t)head_stride};
+}
+
+/* Everything goes to the cache's default stream. The matrix products run on the calling thread,
+ * which therefore waits for each attention; the copies of later layers run on meanwhile. */
+static int attend(void *self, size_t layer, const struct attention_rows *x, struct gen_error *err)
+{
+    struct kv *kv = self;
+    rkv_attend_params params = RKV_ATTEND_PARAMS_INIT;
+    params.site = (uint32_t)layer;
+    params.q = tensor(x->q, x->qkv_stride, kv->head_dim);
+    params.k = tensor(x->k, x->qkv_stride, kv->head_dim);
+    params.v = tensor(x->v, x->qkv_stride, kv->head_dim);
+    params.out = tensor(x->out, x->out_stride, kv->head_dim);
+    if (check(rkv_step_attend(kv->cache, &params, NULL), "An attention call failed", err) != 0)
+        return -1;
+    return check(rkv_host_stream_sync(kv->cache, NULL), "Waiting for an attention failed", err);
+}
+
+static int end(void *self, struct gen_error *err)
+{
+    struct kv *kv = self;
+    return check(rkv_step_end(kv->cache, NULL, NULL), "A step can't end", err);
+}
+
+struct attention kv_attention(struct kv *kv)
+{
+    return (struct attention){kv, begin, attend, end};
+}
+
+int kv_stats(const struct kv *kv, rkv_cache_stats *out_stats, struct gen_error *err)
+{
+    *out_stats = (rkv_cache_stats){.struct_size = sizeof *out_stats};
+    return check(rkv_cache_stats_get(kv->cache, out_stats), "The cache's statistics can't be read",
+                 err);
+}
+
+int kv_info(const struct kv *kv, rkv_cache_info *out_info, struct gen_error *err)
+{
+    *out_info = (rkv_cache_info){.struct_size = sizeof *out_info};
+    return check(rkv_cache_info_get(kv->cache, out_info), "The cache's settings can't be read", err);
+}

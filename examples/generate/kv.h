@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention through librollkv: one KV layer and one site per model layer, one sequence. The only
+ * file pair that calls the library for a step; it runs on the host executor.
+ */
+#ifndef KV_H
+#define KV_H
+
+#include <rollkv/rollkv.h>
+
+#include "attention.h"
+#include "model.h"
+
+struct kv_settings {
+    uint64_t positions;      /* capacity in cells */
+    size_t max_rows;         /* of a step */
+    rkv_type type_k, type_v; /* storage */
+    uint32_t mode;           /* RKV_MODE_ */
+    uint32_t tile_cells;     /* 0: the library's choice, as for all sizes below */
+    uint64_t resident_cells;
+    uint64_t device_limit_bytes;
+    uint64_t ring_bytes;
+    uint64_t link_bytes_per_s; /* of the host executor; 0: as fast as the machine copies */
+    uint32_t threads;
+    uint64_t step_ns;       /* hint: a step's compute; 0: not known */
+    double output_fraction; /* hint: the part of it that lies behind the last attention */
+};
+
+struct kv;
+
+struct kv *kv_create(const struct model_shape *shape, const struct kv_settings *settings,
+                     struct gen_error *err);
+void kv_destroy(struct kv *kv);
+struct attention kv_attention(struct kv *kv);
+
+int kv_stats(const struct kv *kv, rkv_cache_stats *out_stats, struct gen_error *err);
+int kv_info(const struct kv *kv, rkv_cache_info *out_info, struct gen_error *err);
+
+#endif

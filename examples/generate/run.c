@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One run: attention is set up, the prompt goes in by chunks, tokens come out one by one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine.h"
+#include "naive.h"
+#include "sample.h"
+
+struct run {
+    struct engine *engine;
+    const struct run_settings *settings;
+    struct run_result *result;
+    struct attention attention;
+    struct kv *kv; /* one of these two is there */
+    struct naive *naive;
+    struct sampler sampler;
+    struct gen_error *err;
+};
+
+/* The head is the one large matrix behind the last attention. */
+static double output_fraction(const struct model_shape *s)
+{
+    const double head = (double)s->vocabulary * (double)s->embedding;
+    const double layer = (double)s->embedding * (double)(2 * (s->heads + s->kv_heads) * s->head_dim) +
+                         3.0 * (double)s->embedding * (double)s->feed_forward;
+    return head / (head + layer * (double)s->layers);
+}
+
+static int open_attention(struct run *r)
+{
+    const struct engine *e = r->engine;
+    const struct options *o = e->options;
+    const struct run_settings *s = r->settings;
+    if (o->naive) {
+        r->naive = naive_create(&e->model.shape, e->positions, r->err);
+        r->attention = r->naive != NULL ? naive_attention(r->naive) : (struct attention){0};
+        return r->naive != NULL ? 0 : -1;
+    }
+    const bool is_resident = s->mode == GENERATE_RESIDENT;
+    const struct kv_settings settings = {
+        .positions = e->positions,
+        .max_rows = o->chunk,
+        .type_k = o->type_k,
+        .type_v = o->type_v,
+        .mode = s->mode == GENERATE_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
+        .tile_cells = o->tile_cells,
+        .ring_bytes = is_resident ? 0 : o->ring_bytes,
+        .resident_cells = is_resident ? RKV_RESIDENT_ALL : s->resident_cells,
+        .device_limit_bytes = is_resident ? 0 : s->device_limit_bytes,
+        .link_bytes_per_s = o->link_bytes_per_s,
+        .threads = (uint32_t)e->threads,
+        .step_ns = s->step_ns,
+        .output_fraction = output_fraction(&e->model.shape)};
+    r->kv = kv_create(&e->model.shape, &settings, r->err);
+    r->attention = r->kv != NULL ? kv_attention(r->kv) : (struct attention){0};
+    return r->kv != NULL ? 0 : -1;
+}
+
+static int streamed_bytes(const struct run *r, uint64_t *out)
+{
+    *out = 0;
+    if (r->kv == NULL)
+        return 0;
+    rkv_cache_stats stats;
+    if (kv_stats(r->kv, &stats, r->err) != 0)
+        return -1;
+    *out = stats.streamed_bytes;
+    return 0;
+}
+
+/* One step; its logits go into the record, and to *out_logits for sampling. */
+static int step(struct run *r, const int32_t *tokens, size_t rows, size_t position, float **out_logits)
+{
+    *out_logits = record_next(&r->result->record);
+    const struct forward_step s = {tokens, rows, position, *out_logits};
+    if (forward_run(r->engine->forward, &r->attention, &s, r->err) != 0)
+        return -1;
+    record_done(&r->result->record);
+    return 0;
+}
+
+static int prefill(struct run *r, float **out_logits)
+{
+    struct engine *e = r->engine;
+    const uint64_t started = progress_now_ns();
+    progress_start(&e->progress, "reading the prompt");
+    for (size_t at = 0; at < e->prompt.count;) {
+        const size_t left = e->prompt.count - at, chunk = e->options->chunk;
+        const size_t rows = left < chunk ? left : chunk;
+        if (step(r, e->prompt.ids + at, rows, at, out_logits) != 0)
+            return -1;
+        at += rows;
+        r->result->prefill_steps++;
+        progress_update(&e->progress, at, e->prompt.count, "tokens");
+    }
+    r->result->prefill_seconds = (double)(progress_now_ns() - started) * 1e-9;
+    return streamed_bytes(r, &r->result->prefill_streamed_bytes);
+}
+
+static void print_token(const struct run *r, int32_t id)
+{
+    char bytes[512];
+    const size_t count = tokenizer_decode(r->engine->tokenizer, id, bytes, sizeof bytes);
+    if (!r->settings->prints)
+        return;
+    fwrite(bytes, 1, count < sizeof bytes ? count : sizeof bytes, stdout);
+    fflush(stdout);
+}
+
+/* Adds the next token; gives 1 where the text ends there, -1 on an error. */
+static int choose(struct run *r, const float *logits, int32_t *out_id)
+{
+    const struct engine *e = r->engine;
+    struct token_list *list = &r->result->generated;
+    const struct token_list *forced = r->settings->forced;
+    *out_id = forced != NULL ? forced->ids[list->count]
+                             : sample_next(&r->sampler, logits, e->model.shape.vocabulary);
+    if (token_list_add(list, *out_id, r->err) != 0)
+        return -1;
+    print_token(r, *out_id);
+    const bool is_end = *out_id == tokenizer_eos(e->tokenizer) && !e->options->ignore_eos;
+    const size_t wanted = forced != NULL ? forced->count : e->options->tokens;
+    return list->count == wanted || (forced == NULL && is_end);
+}
+
+static int decode(struct run *r, float *logits)
+{
+    struct engine *e = r->engine;
+    const size_t wanted = r->settings->forced != NULL ? r->settings->forced->count : e->options->tokens;
+    const bool shows = !(r->settings->prints && e->progress.is_terminal);
+    const uint64_t started = progress_now_ns();
+    int32_t id;
+    int rc;
+    progress_start(&e->progress, "generating");
+    while ((rc = choose(r, logits, &id)) == 0) {
+        const size_t done = r->result->generated.count;
+        if (step(r, &id, 1, e->prompt.count + done - 1, &logits) != 0)
+            return -1;
+        r->result->decode_steps++;
+        if (shows)
+            progress_update(&e->progress, done, wanted, "tokens");
+    }
+    r->result->decode_seconds = (double)(progress_now_ns() - started) * 1e-9;
+    if (shows)
+        progress_update(&e->progress, r->result->generated.count, r->result->generated.count, "tokens");
+    return rc < 0 ? -1 : 0;
+}
+
+static int run_steps(struct run *r)
+{
+    float *logits = NULL;
+    if (prefill(r, &logits) != 0)
+        return -1;
+    if (r->settings->prints && r->engine->progress.is_terminal)
+        fputc('\n', stderr);
+    if (decode(r, logits) != 0)
+        return -1;
+    if (r->kv == NULL)
+        return 0;
+    struct run_result *result = r->result;
+    if (kv_stats(r->kv, &result->stats, r->err) != 0 || kv_info(r->kv, &result->info, r->err) != 0)
+        return -1;
+    result->decode_streamed_bytes = result->stats.streamed_bytes - result->prefill_streamed_bytes;
+    return 0;
+}
+
+int engine_run(struct engine *e, const struct run_settings *settings, struct run_result *out,
+               struct gen_error *err)
+{
+    const struct options *o = e->options;
+    const size_t steps = (e->prompt.count + o->chunk - 1) / o->chunk + o->tokens;
+    struct run r = {.engine = e, .settings = settings, .result = out, .err = err};
+    int rc = -1;
+    *out = (struct run_result){0};
+    r.sampler = (struct sampler){.temperature = (float)o->temperature, .state = o->seed};
+    r.sampler.weights = malloc(e->model.shape.vocabulary * sizeof *r.sampler.weights);
+    if (r.sampler.weights == NULL)
+        gen_fail(err, "No memory for sampling.");
+    else if (record_init(&out->record, e->model.shape.vocabulary, steps, err) == 0 &&
+             open_attention(&r) == 0)
+        rc = run_steps(&r);
+    progress_break(&e->progress);
+    kv_destroy(r.kv);
+    naive_destroy(r.naive);
+    free(r.sampler.weights);
+    if (rc != 0)
+        run_result_free(out);
+    return rc;
+}
+
+void run_result_free(struct run_result *result)
+{
+    token_list_free(&result->generated);
+    record_free(&result->record);
+}

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rollkv/rollkv.h: decode with a KV cache larger than the device's memory.
+ *
+ * What it models
+ * --------------
+ * The KV cache of a transformer is cut into tiles of T cells (token positions)
+ * of one sequence; a tile's part in one KV layer is a tile-layer.  Per KV
+ * layer a budget of cells stays on the device (the window); the rest lies in
+ * pinned host memory (the tail) and crosses the link once per step, through a
+ * small device buffer (the ring), while the whole step computes:
+ *
+ *      host memory (tail)                  device memory
+ *   +-----------------------+        +------------------------+
+ *   | t3 t4 t5 t6 t7 t8 ... | -----> |  ring  [t7][t8][t3]    |--+
+ *   +-----------------------+  link  +------------------------+  |  attend
+ *              ^                     |  window [t0][t1][t2]   |--+----------> out
+ *              |                     +------------------------+  |
+ *              +---- demotion ------ |  active [t9]           |--+
+ *                   (full tiles)     +------------------------+
+ *
+ * Attention over all of it is exact: the output has the same bits wherever a
+ * tile lies, whatever the ring's size, the copies and the batch around it.
+ *
+ * Life cycle
+ * ----------
+ *   rkv_cache_create
+ *      per step:  rkv_step_begin    plan, reserve; the copies start
+ *                 rkv_step_start    (or the first attend does it)
+ *                 rkv_step_attend   once per site, in the order of sites[]
+ *                 rkv_step_end      or rkv_step_abort
+ *      between steps: sequences are cleared, rolled back, asked about
+ *   rkv_cache_destroy
+ *
+ *             begin              start            last site attended, end
+ *   [ idle ] -------> [ begun ] -------> [ running ] -------------------> [ idle ]
+ *       ^                |                   |
+ *       +----------------+------ abort ------+       a device fault: [ poisoned ]
+ *
+ * Conventions
+ * -----------
+ *  - Input structs begin with struct_size: set it with the initialiser macros
+ *    (RKV_CACHE_PARAMS_INIT and so on).  Zero means 'default' in every field.
+ *    An array of structs has the stride array[0].struct_size.  Nothing that is
+ *    passed in is kept: arrays may be freed once the call has returned.
+ *  - Output structs: set struct_size to the size you know; that much is filled.
+ *  - Sizes are in bytes, cells, rows as the name says; times in nanoseconds.
+ *    All 64-bit.  A value above 2^62 is always an error (a wrapped negative).
+ *  - Ranges of positions are [from, to).
+ *  - A stream is `void *`: a cudaStream_t on a GPU, a stream of rollkv/host.h
+ *    on the host executor.  NULL is the legacy default stream, or the cache's
+ *    own default stream on the host executor.
+ *  - A call that fails changes nothing, and rkv_error_message() says on the
+ *    calling thread what was wrong, with values and limits.
+ *
+ * Threads
+ * -------
+ *   call                                        may run beside
+ *   rkv_version .. rkv_device_*                 everything
+ *   rkv_error_message                           everything (per thread)
+ *   rkv_cache_create, _estimate                 everything
+ *   rkv_cache_info, _stats, rkv_kv_layer_info,  each other, and any one call on the
+ *     rkv_sequence_info                           same cache from another thread
+ *   all other calls on one cache                nothing else on that cache
+ *   calls on different caches                   each other
+ *
+ * Since 0.1 unless a declaration says otherwise.
+ */
+#ifndef ROLLKV_ROLLKV_H
+#define ROLLKV_ROLLKV_H
+
+#include "types.h"
+#include "version.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------ library */
+
+/* Version of the library that runs: major * 10000 + minor * 100 + patch. */
+RKV_API uint32_t rkv_version(void);
+RKV_API const char *rkv_version_string(void);
+
+/* How it was built: compiler, executors, instruction sets, NUMA support. */
+RKV_API const char *rkv_build_info(void);
+
+/* "RKV_E_ARGUMENT" and the like; "unknown status" for other values. */
+RKV_API const char *rkv_status_name(rkv_status status);
+
+/* The sentence that the last failed call on this thread recorded; "" if none.
+ * Valid until the thread's next failing call. */
+RKV_API const char *rkv_error_message(void);
+
+/* The library prints nothing.  With a callback set, it tells what it decided
+ * (level 2), what to know (1), and errors (0) as they happen, from any thread
+ * that works for it.  NULL turns it off.  Process-wide. */
+typedef void (*rkv_log_fn)(void *user, int32_t level, const char *message);
+RKV_API void rkv_log_set(rkv_log_fn fn, void *user);
+
+/* The environment variables that the library reads, and their values now.
+ * RKV_E_ARGUMENT past the last one. */
+typedef struct rkv_setting {
+    uint32_t struct_size;
+    const char *name;          /* ROLLKV_... */
+    const char *type;          /* "string", "integer" */
+    const char *default_value; /* as text */
+    const char *value;         /* from the environment, or NULL */
+    const char *help;
+} rkv_setting;
+RKV_API rkv_status rkv_setting_at(uint32_t index, rkv_setting *out_setting);
+
+/* Devices.  0 .. n-1 are GPUs; the host executor is asked for by its constant
+ * and is always there. */
+enum { RKV_DEVICE_HOST = -1 };
+typedef struct rkv_device_info {
+    uint32_t struct_size;
+    int32_t device;
+    char name[64];
+    uint64_t memory_bytes, memory_free_bytes;
+    uint32_t n_workers; /* multiprocessors, or threads */
+    int32_t numa_node;  /* -1: unknown */
+} rkv_device_info;
+RKV_API uint32_t rkv_device_count(void); /* GPUs; 0 without a driver */
+RKV_API rkv_status rkv_device_info_get(int32_t device, rkv_device_info *out_info);
+
+/* --------------------------------------------------------------- parameters */
+
+/* resident_cells of a KV layer, besides a number of cells. */
+#define RKV_RESIDENT_AUTO ((uint64_t)0)              /* what the device memory granted allows */
+#define RKV_RESIDENT_ALL ((uint64_t)1 << 61)         /* never a tail */
+#define RKV_RESIDENT_NONE (((uint64_t)1 << 61) - 1)  /* no window: all but the active tiles is tail */
+
+/* Where V comes from.  Only the first is built; the others are refused. */
+enum { RKV_V_OWN = 0, RKV_V_K_PREFIX = 1, RKV_V_NONE = 2 };
+
+/* One stored K and V. */
+typedef struct rkv_kv_layer_params {
+    uint32_t struct_size;
+    uint32_t n_kv_heads;
+    uint32_t head_dim_k;     /* elements, a multiple of 8 (of 32 for q8_0, q4_0), at most 1024 */
+    uint32_t head_dim_v;     /* 0: as head_dim_k */
+    rkv_type type_k, type_v; /* storage; 0: f16 */
+    uint32_t v_source;       /* RKV_V_OWN */
+    float k_scale, v_scale;  /* fp8: value = stored * scale; 0: 1 */
+    uint64_t resident_cells; /* the window's budget, over all sequences, rounded up to whole tiles */
+} rkv_kv_layer_params;
+#define RKV_KV_LAYER_PARAMS_INIT {.struct_size = sizeof(rkv_kv_layer_params)}
+
+/* One attention call of a step.  The first site of a KV layer stores its new
+ * cells; later sites of the same KV layer only read. */
+typedef struct rkv_site_params {
+    uint32_t struct_size;
+    uint32_t kv_layer;   /* index into kv_layers[] */
+    uint32_t n_q_heads;  /* a whole multiple of the KV layer's n_kv_heads */
+    float scale;         /* of q . k; 0: 1 / sqrt(head_dim_k) */
+    float softcap;       /* score = softcap * tanh(score / softcap); 0: none */
+    rkv_mask mask;
+    uint64_t mask_width; /* cells, of sliding and chunked masks */
+    uint64_t gap_ns;     /* hint: compute from the end of this attention to the start of the next */
+} rkv_site_params;
+#define RKV_SITE_PARAMS_INIT {.struct_size = sizeof(rkv_site_params)}
+
+/* Device memory from the engine's allocator.  alloc returns 256-byte aligned
+ * device memory or NULL; both are called inside rkv_cache_create and
+ * rkv_cache_destroy only, on the calling thread.  All NULL: the executor's. */
+typedef struct rkv_allocator {
+    void *(*alloc)(void *user, uint64_t size_bytes);
+    void (*free)(void *user, void *ptr, uint64_t size_bytes);
+    void *user;
+} rkv_allocator;
+
+/* Progress of long work (touching and registering host memory): called on the
+ * working thread with done <= total, the last time with done == total. */
+typedef void (*rkv_progress_fn)(void *user, const char *what, uint64_t done_bytes, uint64_t total_bytes);
+
+/* The model's rotary embedding.  Kept for shifting; nothing reads it yet. */
+typedef struct rkv_rope_params {
+    const float *frequencies; /* radians per position, one per pair; NULL: not given */
+    uint32_t n_frequencies;   /* rotary dims / 2 */
+    uint32_t pairing;         /* 0: element i with i + n (halves), 1: 2i with 2i + 1 */
+} rkv_rope_params;
+
+/* The host executor: what runs where there is no GPU.  Its device memory is
+ * ordinary memory, its link a copy with a settable speed. */
+typedef struct rkv_host_params {
+    uint64_t link_bytes_per_s; /* each direction; 0: as fast as the machine copies */
+    uint64_t copy_cost_ns;     /* the link is busy that much longer with every copy */
+    uint64_t copy_latency_ns;  /* until a copy arrives, without keeping the link busy */
+    uint32_t n_threads;        /* for kernels; 0: one per core */
+    uint32_t reserved;
+    uint64_t memory_bytes;     /* of its 'device'; 0: the machine's */
+} rkv_host_params;
+
+enum {
+    RKV_MODE_RING = 0,    /* copies run ahead over the whole step and into the next */
+    RKV_MODE_OP_LEVEL = 1 /* for comparison alone: one tile ahead, a barrier at each attend */
+};
+enum {
+    RKV_FLAG_NO_JOIN = 1,      /* every tile-layer crosses in a copy of its own */
+    RKV_FLAG_NO_PREDICT = 2,   /* the ring does not run on into the next step */
+    RKV_FLAG_NO_PROMOTE = 4,   /* freed window room stays free until new tiles are due */
+    RKV_FLAG_NO_HUGE_PAGES = 8 /* the tail is not advised to use huge pages */
+};
+enum { RKV_NUMA_DEVICE = 0, RKV_NUMA_OFF = -1 }; /* else: node + 1 */
+#define RKV_DRAFT_NONE 0xffffffffu               /* draft_rows: no lag */
+
+typedef struct rkv_cache_params {
+    uint32_t struct_size;
+    int32_t device;                      /* a GPU, or RKV_DEVICE_HOST */
+    const rkv_kv_layer_params *kv_layers;
+    const rkv_site_params *sites;        /* in the order of a step */
+    uint32_t n_kv_layers, n_sites;
+    uint64_t capacity_cells;             /* over all sequences; must be given */
+    uint32_t n_sequences;                /* 0: 1 */
+    uint32_t max_rows;                   /* most rows of a step, over its batch; 0: 512 */
+    uint32_t tile_cells;                 /* T: a power of two from 16 to 4096; 0: 256 */
+    uint32_t draft_rows;                 /* cells that may be rolled back for free; 0: 16; RKV_DRAFT_NONE */
+    uint32_t steps_ahead;                /* begins before the first must have ended on the device; 0: 2 */
+    uint32_t mode;                       /* RKV_MODE_ */
+    uint32_t flags;                      /* RKV_FLAG_ */
+    int32_t numa;                        /* RKV_NUMA_DEVICE, RKV_NUMA_OFF, or node + 1 */
+    uint64_t ring_bytes;                 /* 0: from the hints and the memory granted */
+    uint64_t copy_bytes;                 /* most bytes joined into one copy; 0: 16 MiB, or what the ring allows */
+    uint64_t device_limit_bytes;         /* everything on the device; 0: nine tenths of what is free */
+    uint64_t host_limit_bytes;           /* the tail; 0: nine tenths of the machine's memory */
+    uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
+    uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the executor's */
+    rkv_allocator device_allocator;
+    rkv_rope_params rope;
+    rkv_host_params host;                /* RKV_DEVICE_HOST only */
+    rkv_progress_fn progress;
+    void *progress_user;
+} rkv_cache_params;
+#define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}
+
+/* ----------------------------------------------------------------- estimate */
+
+/* What a cache with these parameters takes, without allocating.  Succeeds for
+ * parameters that are valid but do not fit: then fits is 0, `advice` says what
+ * does not fit and what would, and largest_* hold it. */
+typedef struct rkv_estimate {
+    uint32_t struct_size;
+    uint32_t fits;                    /* 1 or 0 */
+    uint64_t device_window_bytes;     /* the budgets */
+    uint64_t device_ring_bytes;
+    uint64_t device_active_bytes;     /* active, lagging and brought-back tile-layers */
+    uint64_t device_transit_bytes;    /* tiles that pass through a prefill step */
+    uint64_t device_workspace_bytes;  /* partials and step tables */
+    uint64_t device_bytes;            /* the sum */
+    uint64_t device_limit_bytes;      /* what it was held against */
+    uint64_t host_tail_bytes;         /* at full capacity */
+    uint64_t host_mirror_bytes;
+    uint64_t host_limit_bytes;
+    uint64_t capacity_cells;
+    uint64_t largest_capacity_cells;  /* that would fit with these budgets; 0: none */
+    uint64_t largest_resident_cells;  /* per KV layer with a tail, that would fit at this capacity */
+    uint64_t smallest_device_bytes;   /* with no window at all and the smallest ring */
+    uint64_t free_zone_cells;         /* up to this context the tail hides behind step_ns; 0: no hints */
+    uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: no hints */
+    char advice[256];
+} rkv_estimate;
+RKV_API rkv_status rkv_cache_estimate(const rkv_cache_params *params, rkv_estimate *out_estimate);
+
+/* -------------------------------------------------------------------- cache */
+
+typedef struct rkv_cache rkv_cache;
+
+/* Blocks; allocates all device memory and the first host slab.  On failure
+ * *out_cache is untouched and nothing is left allocated.
+ * Errors: RKV_E_ARGUMENT, RKV_E_UNSUPPORTED, RKV_E_OVERFLOW (the parameters),
+ * RKV_E_NO_DEVICE, RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_RING (what does
+ * not fit: the message says what would), RKV_E_DEVICE_MEMORY,
+ * RKV_E_HOST_MEMORY, RKV_E_SYSTEM, RKV_E_DEVICE_CALL. */
+RKV_API rkv_status rkv_cache_create(const rkv_cache_params *params, rkv_cache **out_cache);
+
+/* Blocks until all its work has ended, then frees everything.  NULL is legal.
+ * With a step open, the step is dropped. */
+RKV_API void rkv_cache_destroy(rkv_cache *cache);
+
+/* Clears all sequences.  Does not block; work in flight goes on safely.
+ * Errors: RKV_E_STATE with a step open. */
+RKV_API rkv_status rkv_cache_clear(rkv_cache *cache);
+
+/* Effective values of all parameters. */
+typedef struct rkv_cache_info {
+    uint32_t struct_size;
+    int32_t device;
+    char device_name[64];
+    char kernels[16];              /* "ref", "avx2", "avx512", ... */
+    uint32_t n_kv_layers, n_sites, n_sequences, max_rows;
+    uint32_t tile_cells, draft_rows, steps_ahead, mode, flags;
+    int32_t numa_node;             /* that the tail is bound to; -1: not bound */
+    uint64_t capacity_cells, capacity_tiles;
+    uint64_t ring_bytes, copy_bytes;
+    uint64_t device_limit_bytes, host_limit_bytes;
+    uint64_t device_bytes;         /* allocated */
+    uint64_t device_window_bytes, device_ring_bytes, device_active_bytes, device_transit_bytes,
+        device_workspace_bytes;
+    uint64_t link_bytes_per_s;     /* assumed by the ring's rule; 0: unknown */
+    uint64_t ring_rule_bytes;
+} rkv_cache_info;
+RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
+
+typedef struct rkv_kv_layer_info {
+    uint32_t struct_size;
+    uint32_t n_kv_heads, head_dim_k, head_dim_v;
+    rkv_type type_k, type_v;
+    float k_scale, v_scale;
+    uint32_t leaf_cells;             /* L: partials are per block of L cells of a tile */
+    uint64_t resident_cells;         /* effective, whole tiles; capacity or more: never a tail */
+    uint64_t tile_layer_device_bytes, tile_layer_host_bytes;
+    uint64_t window_tiles;           /* in the window now */
+    uint64_t tail_tiles;             /* read from the tail now */
+} rkv_kv_layer_info;
+RKV_API rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer,
+                                         rkv_kv_layer_info *out_info);
+
+/* Counters since creation. */
+typedef struct rkv_cache_stats {
+    uint32_t struct_size;
+    uint32_t reserved;
+    uint64_t steps, aborted_steps;
+    uint64_t streamed_bytes;          /* H2D, tail tile-layers into the ring */
+    uint64_t streamed_tile_layers;
+    uint64_t last_step_list_bytes;    /* sum of the list of the last step begun */
+    uint64_t brought_back_bytes;      /* H2D, into device places */
+    uint64_t demoted_bytes;           /* D2H */
+    uint64_t demoted_tile_layers;
+    uint64_t demoted_free_tile_layers;/* demoted without a copy: the host copy was still good */
+    uint64_t promoted_bytes;          /* D2D, from the ring into the window */
+    uint64_t promoted_tile_layers;
+    uint64_t table_bytes;             /* H2D, step tables */
+    uint64_t copies_in, copies_out;   /* copies enqueued */
+    uint64_t largest_copy_in_bytes;
+    uint64_t launches;                /* kernels enqueued */
+    uint64_t extra_launches;          /* those beyond one attend and one merge per site */
+    uint64_t waits;                   /* waits of streams for events, enqueued */
+    uint64_t host_waits;              /* times that begin had to block */
+    uint64_t run_ahead_bytes;         /* most bytes that the ring was ahead of its readers */
+    uint64_t predicted_right, predicted_wrong; /* tile-layers of the next step, guessed */
+    uint64_t discarded_bytes;         /* copied in and not used */
+    uint64_t own_entries;             /* list entries that sequences could not share */
+    uint64_t pinned_bytes, unpinned_bytes; /* host memory of the tail */
+    uint64_t free_tail_places, used_tail_places;
+} rkv_cache_stats;
+RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats);
+
+/* ---------------------------------------------------------------- sequences */
+
+/* A sequence is an index in [0, n_sequences), empty at first.  Its cells have
+ * strictly increasing positions.  The calls below are legal between steps
+ * while work is in flight; they enqueue nothing and do not block. */
+
+typedef struct rkv_sequence_state {
+    uint32_t struct_size;
+    uint32_t n_tiles;
+    uint64_t n_cells;
+    int64_t pos_begin, pos_end; /* [first position, last position + 1); 0, 0 when empty */
+} rkv_sequence_state;
+RKV_API rkv_status rkv_sequence_info(const rkv_cache *cache, uint32_t sequence,
+                                     rkv_sequence_state *out_state);
+
+/* Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open). */
+RKV_API rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence);
+
+/* Removes the cells at positions [from, to).  Built so far: to the end of the
+ * sequence (to >= its pos_end, or RKV_POS_END), which is a roll-back.  The
+ * tile that is cut is continued by the next append, wherever it lies.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to),
+ * RKV_E_UNSUPPORTED (a range that ends before the sequence does). */
+#define RKV_POS_END ((int64_t)1 << 62)
+RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
+
+/* --------------------------------------------------------------------- step */
+
+enum { RKV_REGIME_AUTO = 0, RKV_REGIME_DECODE = 1, RKV_REGIME_PREFILL = 2 };
+#define RKV_DECODE_ROWS_MAX 16u
+
+typedef struct rkv_pos_range {
+    int64_t from, to;
+} rkv_pos_range;
+
+/* A sequence's part in a step.  Rows of the batch lie one entry after another
+ * in q and out; rows of k and v are those of the entries with new cells.
+ * Regimes differ in the order of arithmetic, so in the last bits: decode (auto
+ * up to 16 rows) gives every row the bits of a one-row step; prefill gives
+ * bits that do not depend on how a prompt is cut into chunks. */
+typedef struct rkv_batch_entry {
+    uint32_t struct_size;
+    uint32_t sequence;
+    uint32_t n_rows;
+    uint32_t n_new_cells;         /* 0 (query only) or n_rows: row i is new cell i */
+    uint32_t regime;
+    uint32_t reserved;
+    const int64_t *positions;     /* one per row, strictly increasing; NULL: the next ones
+                                   * (query only: the last n_rows of the sequence) */
+    const rkv_pos_range *visible; /* one per row, cuts the mask; NULL: all */
+    const uint64_t *tree_mask;    /* reserved for token trees: must be NULL */
+} rkv_batch_entry;
+#define RKV_BATCH_ENTRY_INIT {.struct_size = sizeof(rkv_batch_entry)}
+
+typedef struct rkv_batch {
+    uint32_t struct_size;
+    uint32_t n_entries; /* at most n_sequences, each sequence once */
+    const rkv_batch_entry *entries;
+} rkv_batch;
+#define RKV_BATCH_INIT {.struct_size = sizeof(rkv_batch)}
+
+/* Would these begins succeed, one after another?  Changes nothing.  RKV_OK, or
+ * the error that the first failing begin would give, with what is lacking. */
+RKV_API rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uint32_t n_batches);
+
+/* Plans the step, reserves all that it needs, and starts its copies.  Takes no
+ * stream; blocks only when steps_ahead steps are still running, or host memory
+ * is being added.  Fails whole.
+ * Errors: RKV_E_STATE (a step is open), RKV_E_BATCH, RKV_E_SEQUENCE,
+ * RKV_E_CAPACITY, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL,
+ * RKV_E_UNSUPPORTED, RKV_E_POISONED. */
+RKV_API rkv_status rkv_step_begin(rkv_cache *cache, const rkv_batch *batch);
+
+/* Orders the step's tables before what follows on `stream`.  Queued.  Optional:
+ * the first attend does it.  Errors: RKV_E_STATE, RKV_E_DEVICE_CALL. */
+RKV_API rkv_status rkv_step_start(rkv_cache *cache, void *stream);
+
+/* Element (row, head, i) at data + row * row_stride + head * head_stride + i;
+ * strides in elements; 0: dense rows (head_stride = dim, row_stride = heads *
+ * dim).  Device memory (the host executor: any memory). */
+typedef struct rkv_tensor {
+    void *data;
+    rkv_type type; /* f32, f16, bf16; 0: f16 */
+    uint32_t reserved;
+    int64_t row_stride, head_stride;
+} rkv_tensor;
+
+typedef struct rkv_attend_params {
+    uint32_t struct_size;
+    uint32_t site;
+    rkv_tensor q;           /* (rows, n_q_heads, head_dim_k), rotated already */
+    rkv_tensor k, v;        /* (new cells, n_kv_heads, head_dim); data NULL at later sites of a KV
+                             * layer, and in steps without new cells */
+    rkv_tensor out;         /* (rows, n_q_heads, head_dim_v) */
+    float *lse;             /* NULL, or (rows, n_q_heads): natural log of the sum of exp(score) */
+    int64_t lse_row_stride; /* elements; 0: n_q_heads */
+    const float *sinks;     /* NULL, or n_q_heads logits that join each softmax's sum once */
+} rkv_attend_params;
+#define RKV_ATTEND_PARAMS_INIT {.struct_size = sizeof(rkv_attend_params)}
+
+/* Stores the new cells of the site's KV layer (first site of it), and attends.
+ * Queued on `stream`: reads of q, k, v and writes of out, lse are ordered on
+ * it.  Sites come in the order of sites[], each once.  A row that sees nothing
+ * gives zeros and the sink's lse, or -inf.
+ * Errors: RKV_E_STATE (order), RKV_E_ARGUMENT (tensors), RKV_E_DEVICE_CALL:
+ * then the step can only be aborted. */
+RKV_API rkv_status rkv_step_attend(rkv_cache *cache, const rkv_attend_params *params, void *stream);
+
+/* Ends the step; its cells now belong to the sequences.  `next` is an optional
+ * hint of the next batch, for prediction (NULL: the same sequences again).
+ * Queued.  Errors: RKV_E_STATE (sites are missing: the step stays open),
+ * RKV_E_DEVICE_CALL. */
+RKV_API rkv_status rkv_step_end(rkv_cache *cache, const rkv_batch *next, void *stream);
+
+/* Takes back what the step appended.  Work already queued runs on, harmlessly.
+ * Errors: RKV_E_STATE (no step is open). */
+RKV_API rkv_status rkv_step_abort(rkv_cache *cache);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * api.c: exported functions of a cache and its sequences.  Each takes the
+ * handle's lock for its whole length.
+ */
+#include "api_internal.h"
+
+static const rkvi_copy_spec info_spec = {"rkv_cache_info", sizeof(rkv_cache_info),
+                                         offsetof(rkv_cache_info, device_name)};
+static const rkvi_copy_spec layer_spec = {"rkv_kv_layer_info", sizeof(rkv_kv_layer_info),
+                                          offsetof(rkv_kv_layer_info, head_dim_k)};
+static const rkvi_copy_spec stats_spec = {"rkv_cache_stats", sizeof(rkv_cache_stats),
+                                          offsetof(rkv_cache_stats, steps)};
+static const rkvi_copy_spec state_spec = {"rkv_sequence_state", sizeof(rkv_sequence_state),
+                                          offsetof(rkv_sequence_state, n_cells)};
+
+rkv_status rkvi_api_enter(const rkv_cache *cache)
+{
+    if (!cache)
+        return rkvi_fail(RKV_E_ARGUMENT, "cache is NULL");
+    rkvi_handle_lock(cache);
+    const rkv_status s = rkvi_handle_alive(cache);
+    if (s != RKV_OK)
+        rkvi_handle_unlock(cache);
+    return s;
+}
+
+rkv_status rkvi_api_leave(const rkv_cache *cache, const char *call, rkv_status s)
+{
+    rkvi_handle_unlock(cache);
+    return rkvi_api_told(call, s);
+}
+
+rkv_status rkvi_api_need_no_step(const rkv_cache *cache)
+{
+    if (!rkvi_step_is_open(cache))
+        return RKV_OK;
+    return rkvi_fail(RKV_E_STATE, "a step is open; end or abort it first");
+}
+
+rkv_status rkvi_api_need_step(const rkv_cache *cache)
+{
+    if (rkvi_step_is_open(cache))
+        return RKV_OK;
+    return rkvi_fail(RKV_E_STATE, "no step is open; call rkv_step_begin first");
+}
+
+static rkv_status need_sequence(const rkv_cache *cache, uint32_t sequence)
+{
+    const uint32_t n = rkvi_handle_config(cache)->n_sequences;
+    if (sequence < n)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_SEQUENCE, "sequence is %u, but there are %u sequences", sequence, n);
+}
+
+/* ------------------------------------------------------------ create, destroy */
+
+/* What fits, or the status of what does not; on failure cfg holds nothing. */
+static rkv_status make_config(const rkv_cache_params *p, const rkvi_machine *machine, rkvi_config *cfg)
+{
+    rkv_status fit = RKV_OK;
+    const rkv_status s = rkvi_config_init(cfg, p, machine, &fit);
+    if (s == RKV_OK && fit != RKV_OK)
+        rkvi_config_free(cfg);
+    return s == RKV_OK ? fit : s;
+}
+
+rkv_status rkvi_api_create_on(const rkv_cache_params *params, rkvi_device *dev, rkv_cache **out)
+{
+    rkvi_machine machine;
+    rkvi_config cfg;
+    rkv_status s = rkvi_api_machine_of(dev, &machine);
+    if (s == RKV_OK)
+        s = make_config(params, &machine, &cfg);
+    if (s != RKV_OK)
+        return s;
+    s = rkvi_handle_create(&cfg, dev, out);
+    if (s != RKV_OK)
+        rkvi_config_free(&cfg);
+    return s;
+}
+
+/* Parameters are checked before the executor is made: that starts threads. */
+static rkv_status create(const rkv_cache_params *params, rkv_cache **out)
+{
+    rkv_cache_params p;
+    rkvi_machine machine;
+    rkvi_config cfg;
+    rkvi_device *dev;
+    rkv_status s = rkvi_api_params(params, &p);
+    if (s == RKV_OK)
+        s = rkvi_api_machine(&p, &machine);
+    if (s == RKV_OK)
+        s = make_config(&p, &machine, &cfg);
+    if (s != RKV_OK)
+        return s;
+    s = rkvi_api_device_create(&p, &dev);
+    if (s != RKV_OK)
+        goto free_config;
+    s = rkvi_handle_create(&cfg, dev, out);
+    if (s != RKV_OK)
+        goto destroy_device;
+    return RKV_OK;
+
+destroy_device:
+    rkvi_dev_destroy(dev);
+free_config:
+    rkvi_config_free(&cfg);
+    return s;
+}
+
+rkv_status rkv_cache_create(const rkv_cache_params *params, rkv_cache **out_cache)
+{
+    rkv_cache *made = NULL;
+    rkv_status s;
+    if (!out_cache)
+        s = rkvi_fail(RKV_E_ARGUMENT, "out_cache is NULL");
+    else
+        s = create(params, &made);
+    if (s == RKV_OK)
+        *out_cache = made;
+    return rkvi_api_told(__func__, s);
+}
+
+void rkv_cache_destroy(rkv_cache *cache)
+{
+    if (cache)
+        rkvi_handle_destroy(cache);
+}
+
+rkv_status rkv_cache_clear(rkv_cache *cache)
+{
+    rkv_status s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    s = rkvi_api_need_no_step(cache);
+    if (s == RKV_OK)
+        rkvi_handle_clear(cache);
+    return rkvi_api_leave(cache, __func__, s);
+}
+
+/* ------------------------------------------------------------------- answers */
+
+rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info)
+{
+    rkv_cache_info info = {.struct_size = sizeof info};
+    rkv_status s = rkvi_copy_out_check(&info_spec, out_info);
+    if (s == RKV_OK)
+        s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    rkvi_handle_info(cache, &info);
+    rkvi_copy_out(&info_spec, &info, out_info);
+    return rkvi_api_leave(cache, __func__, RKV_OK);
+}
+
+rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer, rkv_kv_layer_info *out_info)
+{
+    rkv_kv_layer_info info = {.struct_size = sizeof info};
+    rkv_status s = rkvi_copy_out_check(&layer_spec, out_info);
+    if (s == RKV_OK)
+        s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    const uint32_t n = rkvi_handle_config(cache)->n_layers;
+    if (kv_layer >= n) {
+        s = rkvi_fail(RKV_E_ARGUMENT, "kv_layer is %u, but there are %u KV layers", kv_layer, n);
+        return rkvi_api_leave(cache, __func__, s);
+    }
+    rkvi_handle_layer_info(cache, kv_layer, &info);
+    rkvi_copy_out(&layer_spec, &info, out_info);
+    return rkvi_api_leave(cache, __func__, RKV_OK);
+}
+
+rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats)
+{
+    rkv_cache_stats stats = {.struct_size = sizeof stats};
+    rkv_status s = rkvi_copy_out_check(&stats_spec, out_stats);
+    if (s == RKV_OK)
+        s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    rkvi_handle_stats(cache, &stats);
+    rkvi_copy_out(&stats_spec, &stats, out_stats);
+    return rkvi_api_leave(cache, __func__, RKV_OK);
+}
+
+/* ----------------------------------------------------------------- sequences */
+
+rkv_status rkv_sequence_info(const rkv_cache *cache, uint32_t sequence, rkv_sequence_state *out_state)
+{
+    rkv_sequence_state state = {.struct_size = sizeof state};
+    rkv_status s = rkvi_copy_out_check(&state_spec, out_state);
+    if (s == RKV_OK)
+        s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    s = need_sequence(cache, sequence);
+    if (s == RKV_OK) {
+        rkvi_handle_sequence(cache, sequence, &state);
+        rkvi_copy_out(&state_spec, &state, out_state);
+    }
+    return rkvi_api_leave(cache, __func__, s);
+}
+
+rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence)
+{
+    rkv_status s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    s = need_sequence(cache, sequence);
+    if (s == RKV_OK)
+        s = rkvi_api_need_no_step(cache);
+    if (s == RKV_OK)
+        rkvi_handle_sequence_clear(cache, sequence);
+    return rkvi_api_leave(cache, __func__, s);
+}
+
+/* A range that holds no cell is legal and removes nothing. */
+static rkv_status check_removal(const rkv_sequence_state *state, int64_t from, int64_t to,
+                                bool *out_is_empty)
+{
+    if (from < 0 || from > to || to > RKV_POS_END)
+        return rkvi_fail(
+            RKV_E_ARGUMENT,
+            "[%lld, %lld) is no range of positions; from is at least 0 and at most to, which is at "
+            "most RKV_POS_END, 2^62",
+            (long long)from, (long long)to);
+    *out_is_empty = from == to || from >= state->pos_end || to <= state->pos_begin;
+    if (*out_is_empty || to >= state->pos_end)
+        return RKV_OK;
+    return rkvi_fail(
+        RKV_E_UNSUPPORTED,
+        "removing [%lld, %lld) would leave the cells after it, up to %lld; only a removal to the end "
+        "of the sequence is built",
+        (long long)from, (long long)to, (long long)state->pos_end);
+}
+
+rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to)
+{
+    rkv_sequence_state state = {.struct_size = sizeof state};
+    bool is_empty = true;
+    rkv_status s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    s = need_sequence(cache, sequence);
+    if (s == RKV_OK)
+        s = rkvi_api_need_no_step(cache);
+    if (s == RKV_OK) {
+        rkvi_handle_sequence(cache, sequence, &state);
+        s = check_removal(&state, from, to, &is_empty);
+    }
+    if (s == RKV_OK && !is_empty)
+        rkvi_handle_sequence_truncate(cache, sequence, from);
+    return rkvi_api_leave(cache, __func__, s);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * api_internal.h: what the exported functions share: check, copy structs in
+ * and out, call, status.  No logic.
+ */
+#ifndef RKVI_API_INTERNAL_H
+#define RKVI_API_INTERNAL_H
+
+#include "config_copy.h"
+#include "config_estimate.h"
+#include "step.h"
+
+/* A cache on an executor that the caller made: what tests use.  On success the
+ * cache owns `dev`; on failure it is as before. */
+rkv_status rkvi_api_create_on(const rkv_cache_params *params, rkvi_device *dev, rkv_cache **out);
+
+/* Logs a failure, as the last thing that an exported function does. */
+rkv_status rkvi_api_told(const char *call, rkv_status s);
+
+/* api.c: an exported function begins with enter, which locks the handle where
+ * it succeeds (it is there and not poisoned), and returns what leave returns. */
+rkv_status rkvi_api_enter(const rkv_cache *cache);
+rkv_status rkvi_api_leave(const rkv_cache *cache, const char *call, rkv_status s);
+rkv_status rkvi_api_need_no_step(const rkv_cache *cache);
+rkv_status rkvi_api_need_step(const rkv_cache *cache);
+
+/* api_device.c: executors and what they grant. */
+rkv_status rkvi_api_params(const rkv_cache_params *params, rkv_cache_params *out); /* copied in */
+/* RKV_OK, or RKV_E_NO_DEVICE with what there is. */
+rkv_status rkvi_api_device_exists(int32_t device);
+rkv_status rkvi_api_machine(const rkv_cache_params *p, rkvi_machine *out);
+rkv_status rkvi_api_machine_of(rkvi_device *dev, rkvi_machine *out);
+rkv_status rkvi_api_device_create(const rkv_cache_params *p, rkvi_device **out);
+
+/* api_batch.c: a public batch becomes a resolved one in `out`.
+ * What a sequence ends with, where that is not what the cache holds now: after
+ * the batches before (check), or after the open step (the hint of end). */
+typedef struct rkvi_api_end {
+    uint64_t n_cells;
+    int64_t pos_begin, pos_end;
+} rkvi_api_end;
+typedef void (*rkvi_api_end_fn)(const void *from, uint32_t sequence, rkvi_api_end *out);
+typedef struct rkvi_api_batch_source {
+    const rkvi_config *cfg;
+    rkvi_api_end_fn end_of;
+    const void *from; /* of end_of */
+} rkvi_api_batch_source;
+rkv_status rkvi_api_batch(const rkvi_api_batch_source *source, const rkv_batch *batches, uint32_t index,
+                          rkvi_batch *out);
+/* The sequence's end after the entry's new cells. */
+void rkvi_api_end_add(rkvi_api_end *end, const rkvi_batch *batch, const rkvi_batch_entry *entry);
+
+/* api_tensor.c: strides filled in, types set, all that a kernel would touch
+ * within 2^62 bytes. */
+rkv_status rkvi_api_attend(const rkvi_config *cfg, const rkvi_batch *batch,
+                           const rkv_attend_params *params, rkvi_attend *out);
+
+#endif

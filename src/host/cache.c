@@ -1,0 +1,676 @@
+#include "cache.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- life cycle */
+
+static rkv_status layer_init(rkvi_layer_state *l, const rkvi_layer_config *lc, void *memory)
+{
+    const uint32_t places = (uint32_t)lc->device_places, host = (uint32_t)lc->host_places;
+    rkv_status s = rkvi_pool_init(&l->device, lc->geom.bytes, places, places);
+    if (s != RKV_OK)
+        return s;
+    rkvi_pool_add(&l->device, memory);
+    if (host) {
+        s = rkvi_pool_init(&l->host, lc->geom.bytes, host, lc->extent_places);
+        if (s != RKV_OK)
+            return s;
+    }
+    l->device_marks = calloc(places, sizeof *l->device_marks);
+    l->host_in = calloc(host + 1u, sizeof *l->host_in);
+    if (l->device_marks && l->host_in)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the marks of %u places", places + host);
+}
+
+static void transit_init(rkvi_cache *c, unsigned char *room)
+{
+    const rkvi_config *cfg = c->cfg;
+    uint32_t n = 2;
+    c->transit[0].addr = (uint64_t)(uintptr_t)room;
+    c->transit[1].addr = c->transit[0].addr + cfg->transit_ring_bytes / 2;
+    uint64_t at = c->transit[0].addr + cfg->transit_ring_bytes;
+    uint32_t half = 0;
+    for (uint32_t l = 0; l < cfg->n_layers; l++) {
+        const rkvi_layer_config *lc = &cfg->layers[l];
+        if (lc->has_tail && lc->n_sites > 1) {
+            c->transit[n].addr = at;
+            c->transit_of[l] = n++;
+            at += cfg->transit_tiles * lc->geom.bytes;
+        } else if (lc->has_tail) {
+            c->transit_of[l] = half;
+            half ^= 1;
+        }
+    }
+}
+
+rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cache_memory *mem, rkvi_arena *arena)
+{
+    *c = (rkvi_cache){.cfg = cfg, .arena = arena};
+    rkv_status s = rkvi_tiles_init(&c->tiles, (uint32_t)cfg->capacity_tiles, cfg->n_layers);
+    if (s != RKV_OK)
+        return s;
+    c->seqs = calloc(cfg->n_sequences, sizeof *c->seqs);
+    c->layers = calloc(cfg->n_layers, sizeof *c->layers);
+    c->transit = calloc(cfg->n_layers + 2u, sizeof *c->transit);
+    c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
+    c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
+    c->check_fill = calloc(cfg->n_sequences, sizeof *c->check_fill);
+    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check_fill) {
+        rkvi_cache_free(c);
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
+    }
+    transit_init(c, mem->transit);
+    for (uint32_t l = 0; l < cfg->n_layers; l++) {
+        s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers[l]);
+        if (s != RKV_OK) {
+            rkvi_cache_free(c);
+            return s;
+        }
+    }
+    return RKV_OK;
+}
+
+void rkvi_cache_free(rkvi_cache *c)
+{
+    for (uint32_t i = 0; c->seqs && i < c->cfg->n_sequences; i++)
+        rkvi_seq_free(&c->seqs[i]);
+    for (uint32_t l = 0; c->layers && l < c->cfg->n_layers; l++) {
+        rkvi_pool_free(&c->layers[l].device);
+        rkvi_pool_free(&c->layers[l].host);
+        free(c->layers[l].device_marks);
+        free(c->layers[l].host_in);
+    }
+    rkvi_tiles_free(&c->tiles);
+    free(c->seqs);
+    free(c->layers);
+    free(c->transit);
+    free(c->transit_of);
+    free(c->new_tiles);
+    free(c->check_fill);
+    free(c->moves);
+    free(c->leaving);
+    *c = (rkvi_cache){0};
+}
+
+/* -------------------------------------------------------------------- places */
+
+static rkvi_tile_layer *at(const rkvi_cache *c, uint32_t tile, uint32_t layer)
+{
+    return rkvi_tile_layer_at(&c->tiles, tile, layer);
+}
+
+static void give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
+{
+    if (l->device_place != RKVI_NO_PLACE) {
+        c->layers[layer].device_marks[l->device_place].used = c->compute_mark;
+        rkvi_pool_give(&c->layers[layer].device, l->device_place);
+    }
+    l->device_place = RKVI_NO_PLACE;
+    l->device_addr = 0;
+}
+
+static void give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
+{
+    if (l->host_place != RKVI_NO_PLACE)
+        rkvi_pool_give(&c->layers[layer].host, l->host_place);
+    l->host_place = RKVI_NO_PLACE;
+    l->host_addr = 0;
+    l->host_valid = false;
+    l->out_mark = 0;
+}
+
+static rkv_status take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_place)
+{
+    *out_place = rkvi_pool_take(&c->layers[layer].device);
+    if (*out_place != RKVI_NO_PLACE)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_DEVICE_LIMIT,
+                     "KV layer %u has no device place left of %u; begin fewer rows a step, or create the cache "
+                     "with more resident_cells",
+                     layer, c->layers[layer].device.max_places);
+}
+
+static void set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place)
+{
+    l->device_place = place;
+    l->device_addr = (uint64_t)(uintptr_t)rkvi_pool_at(&c->layers[layer].device, place);
+}
+
+/* A promoted tile-layer's host copy gives way: it is in the window as well. */
+static bool reclaim_host(rkvi_cache *c, uint32_t layer)
+{
+    for (uint32_t t = 0; t < c->tiles.capacity; t++) {
+        rkvi_tile_layer *l = at(c, t, layer);
+        if (c->tiles.tiles[t].serial && l->state == RKVI_IN_WINDOW && l->host_place != RKVI_NO_PLACE) {
+            give_host(c, layer, l);
+            return true;
+        }
+    }
+    return false;
+}
+
+static rkv_status take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, bool *waited)
+{
+    rkvi_pool *p = &c->layers[layer].host;
+    uint32_t place = rkvi_pool_take(p);
+    while (place == RKVI_NO_PLACE) {
+        const uint64_t bytes = rkvi_pool_next_extent_bytes(p);
+        void *extent;
+        bool w = false;
+        if (bytes) {
+            rkv_status s = rkvi_arena_take(c->arena, bytes, &extent, &w);
+            *waited = *waited || w;
+            if (s != RKV_OK)
+                return s;
+            rkvi_pool_add(p, extent);
+        } else if (!reclaim_host(c, layer)) {
+            return rkvi_fail(RKV_E_HOST_LIMIT, "KV layer %u has no host place left of %u for its tail", layer,
+                             p->max_places);
+        }
+        place = rkvi_pool_take(p);
+    }
+    l->host_place = place;
+    l->host_addr = (uint64_t)(uintptr_t)rkvi_pool_at(p, place);
+    return RKV_OK;
+}
+
+static void release_tile(rkvi_cache *c, uint32_t tile)
+{
+    if (--c->tiles.tiles[tile].refs > 0)
+        return;
+    for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
+        rkvi_tile_layer *l = at(c, tile, layer);
+        c->layers[layer].n_window -= l->state == RKVI_IN_WINDOW;
+        c->layers[layer].n_tail -= l->state == RKVI_IN_TAIL;
+        give_device(c, layer, l);
+        give_host(c, layer, l);
+        rkvi_tile_apply(l, RKVI_TILE_RELEASE);
+    }
+    rkvi_tiles_give(&c->tiles, tile);
+}
+
+/* --------------------------------------------------------------------- moves */
+
+static rkv_status add_move(rkvi_cache *c, const rkvi_move *m)
+{
+    if (c->n_moves == c->moves_room) {
+        const uint32_t room = 2 * c->moves_room + 64;
+        rkvi_move *p = realloc(c->moves, room * sizeof *p);
+        if (!p)
+            return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u moves of a step", room);
+        c->moves = p;
+        c->moves_room = room;
+    }
+    c->moves[c->n_moves++] = *m;
+    return RKV_OK;
+}
+
+static rkv_status leaving_room(rkvi_cache *c, uint32_t more)
+{
+    if (c->n_leaving + more <= c->leaving_room)
+        return RKV_OK;
+    const uint32_t room = 2 * (c->n_leaving + more) + 64;
+    rkvi_leaving *p = realloc(c->leaving, room * sizeof *p);
+    if (!p)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u leaving tile-layers", room);
+    c->leaving = p;
+    c->leaving_room = room;
+    return RKV_OK;
+}
+
+/* Whose count has come enters the tail; its device place is free. */
+static void enter(rkvi_cache *c, uint64_t step)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->n_leaving; i++) {
+        const rkvi_leaving v = c->leaving[i];
+        rkvi_tile_layer *l = at(c, v.tile, v.layer);
+        if (c->tiles.tiles[v.tile].serial != v.serial || l->state != RKVI_LEAVING)
+            continue;
+        if (l->enter_step > step) {
+            c->leaving[kept++] = v;
+            continue;
+        }
+        rkvi_tile_apply(l, RKVI_TILE_ENTER);
+        give_device(c, v.layer, l);
+        c->layers[v.layer].n_tail++;
+    }
+    c->n_leaving = kept;
+}
+
+/* ----------------------------------------------------------- begin: one entry */
+
+typedef struct growth {
+    const rkvi_batch_entry *entry;
+    rkvi_seq *seq;
+    uint32_t old_tiles; /* before the step */
+    uint32_t old_fill;
+    uint32_t new_tiles;
+    uint64_t due_tiles; /* tiles [0, due_tiles) lie beyond the lag when the step has ended */
+    bool *waited;
+} growth;
+
+static void want_marks(rkvi_cache *c, uint32_t layer, uint32_t place)
+{
+    const rkvi_place_marks *m = &c->layers[layer].device_marks[place];
+    rkvi_layer_state *ls = &c->layers[layer];
+    ls->store_out = m->out > ls->store_out ? m->out : ls->store_out;
+    ls->store_in = m->in > ls->store_in ? m->in : ls->store_in;
+}
+
+/* The tile that the first new cell joins must be on the device. */
+static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
+{
+    const uint32_t tile = g->seq->tiles[g->old_tiles - 1];
+    rkvi_tile_layer *l = at(c, tile, layer);
+    rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_REOPEN};
+    if (l->state == RKVI_LEAVING && l->device_place != RKVI_NO_PLACE) {
+        rkv_status s = add_move(c, &m);
+        if (s == RKV_OK)
+            rkvi_tile_apply(l, RKVI_TILE_REOPEN);
+        return s;
+    }
+    if (l->state != RKVI_IN_TAIL)
+        return RKV_OK;
+    m.kind = RKVI_MOVE_BRING_BACK;
+    rkv_status s = take_device(c, layer, &m.place);
+    if (s != RKV_OK)
+        return s;
+    s = add_move(c, &m);
+    if (s != RKV_OK) {
+        rkvi_pool_give(&c->layers[layer].device, m.place);
+        return s;
+    }
+    want_marks(c, layer, m.place);
+    rkvi_tile_apply(l, RKVI_TILE_BRING_BACK);
+    c->layers[layer].n_tail--;
+    set_device(c, layer, l, m.place);
+    return RKV_OK;
+}
+
+static bool window_has_room(const rkvi_cache *c, uint32_t layer)
+{
+    return c->layers[layer].n_window < c->cfg->layers[layer].window_tiles;
+}
+
+/* Room on the device for a new tile-layer; one that passes through the step
+ * takes room of transit. */
+static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool passes, uint32_t *n_transit)
+{
+    rkvi_tile_layer *l = at(c, tile, layer);
+    const rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_OPEN};
+    uint32_t place;
+    if (passes && *n_transit < c->cfg->transit_tiles) {
+        rkv_status s = add_move(c, &m);
+        if (s != RKV_OK)
+            return s;
+        l->device_addr = c->transit[c->transit_of[layer]].addr + *n_transit * c->cfg->layers[layer].geom.bytes;
+        ++*n_transit;
+        rkvi_tile_apply(l, RKVI_TILE_OPEN);
+        return RKV_OK;
+    }
+    rkv_status s = take_device(c, layer, &place);
+    if (s != RKV_OK)
+        return s;
+    s = add_move(c, &m);
+    if (s != RKV_OK) {
+        rkvi_pool_give(&c->layers[layer].device, place);
+        return s;
+    }
+    want_marks(c, layer, place);
+    set_device(c, layer, l, place);
+    rkvi_tile_apply(l, RKVI_TILE_OPEN);
+    return RKV_OK;
+}
+
+/* What a tile-layer beyond the lag does at the end: stay, or leave. */
+static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t layer)
+{
+    rkvi_tile_layer *l = at(c, tile, layer);
+    rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_KEEP};
+    if (window_has_room(c, layer) && l->device_place != RKVI_NO_PLACE) {
+        rkv_status s = add_move(c, &m);
+        c->layers[layer].n_window += s == RKV_OK;
+        return s;
+    }
+    m.kind = RKVI_MOVE_LEAVE;
+    m.has_copy = l->host_valid;
+    m.in_step = g->entry->is_prefill;
+    if (!m.has_copy) {
+        rkv_status s = take_host(c, layer, l, g->waited);
+        if (s != RKV_OK)
+            return s;
+        l->out_mark = RKVI_RING_MARK_PENDING;
+    }
+    rkv_status s = leaving_room(c, c->n_moves + 1);
+    if (s == RKV_OK)
+        s = add_move(c, &m);
+    if (s != RKV_OK && !m.has_copy)
+        give_host(c, layer, l);
+    if (s == RKV_OK && m.in_step)
+        l->enter_step = c->step + 2; /* this step is c->step + 1: the next begin */
+    return s;
+}
+
+/* First tile of the sequence that has not been through `due` in this layer. */
+static uint32_t first_undecided(const rkvi_cache *c, const growth *g, uint32_t layer)
+{
+    uint32_t t = g->seq->n_tiles;
+    while (t > 0) {
+        const rkvi_tile_layer *l = at(c, g->seq->tiles[t - 1], layer);
+        if (l->state != RKVI_ON_DEVICE && l->state != RKVI_ABSENT)
+            break;
+        t--;
+    }
+    return t;
+}
+
+static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uint32_t *n_transit)
+{
+    const bool has_tail = c->cfg->layers[layer].has_tail;
+    rkv_status s = RKV_OK;
+    if (g->entry->n_new && g->old_fill && g->old_fill < c->cfg->tile_cells)
+        s = reopen(c, g, layer);
+    uint64_t room = c->cfg->layers[layer].window_tiles - c->layers[layer].n_window;
+    for (uint32_t t = first_undecided(c, g, layer); s == RKV_OK && t < g->seq->n_tiles; t++) {
+        const uint32_t tile = g->seq->tiles[t];
+        const bool is_due = t < g->due_tiles;
+        if (t >= g->old_tiles)
+            s = open_tile(c, tile, layer, is_due && has_tail && g->entry->is_prefill && room == 0, n_transit);
+        if (s == RKV_OK && is_due) {
+            s = due(c, g, tile, layer);
+            room -= room > 0;
+        }
+    }
+    return s;
+}
+
+static rkv_status grow_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t *n_transit, bool *waited)
+{
+    const rkvi_batch_entry *be = &b->entries[e];
+    rkvi_seq *seq = &c->seqs[be->sequence];
+    const rkvi_row *rows = b->rows + be->row0;
+    growth g = {.entry = be, .seq = seq, .old_tiles = seq->n_tiles, .waited = waited};
+    g.old_fill = rkvi_seq_last_fill(seq);
+    if (be->n_new) {
+        uint32_t n_tiles, n_segments;
+        rkvi_seq_need(seq, rows, be->n_new, c->cfg->tile_cells, &n_tiles, &n_segments);
+        for (g.new_tiles = 0; g.new_tiles < n_tiles; g.new_tiles++)
+            c->new_tiles[c->n_new_tiles + g.new_tiles] = rkvi_tiles_take(&c->tiles);
+        c->n_segments -= seq->n_segments;
+        rkvi_seq_append(seq, rows, be->n_new, c->cfg->tile_cells, c->new_tiles + c->n_new_tiles);
+        c->n_segments += seq->n_segments;
+        c->n_new_tiles += n_tiles;
+    }
+    const uint64_t end = seq->n_tiles ? (uint64_t)(seq->n_tiles - 1) * c->cfg->tile_cells + rkvi_seq_last_fill(seq) : 0;
+    g.due_tiles = end > c->cfg->draft_rows ? (end - c->cfg->draft_rows) / c->cfg->tile_cells : 0;
+    for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
+        rkv_status s = grow_layer(c, &g, layer, &n_transit[layer]);
+        if (s != RKV_OK)
+            return s;
+    }
+    return RKV_OK;
+}
+
+/* ----------------------------------------------------------- begin: the batch */
+
+/* Counts, before anything changes: tiles and segments; lists get their room. */
+static rkv_status reserve(rkvi_cache *c, const rkvi_batch *b)
+{
+    const rkvi_config *cfg = c->cfg;
+    uint64_t tiles = 0, segments = c->n_segments;
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        const rkvi_batch_entry *be = &b->entries[e];
+        uint32_t t = 0, g = 0;
+        if (be->n_new)
+            rkvi_seq_need(&c->seqs[be->sequence], b->rows + be->row0, be->n_new, cfg->tile_cells, &t, &g);
+        rkv_status s = rkvi_seq_reserve(&c->seqs[be->sequence], t, g);
+        if (s != RKV_OK)
+            return s;
+        tiles += t;
+        segments += g;
+    }
+    if (tiles > c->tiles.n_free)
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "the step needs %llu new tiles of %u cells and %u of %llu are free; remove cells, clear "
+                         "sequences, or create the cache with more capacity_cells",
+                         (unsigned long long)tiles, cfg->tile_cells, c->tiles.n_free,
+                         (unsigned long long)cfg->capacity_tiles);
+    if (segments > cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA)
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
+                         "follow by one",
+                         (unsigned long long)segments,
+                         (unsigned long long)(cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA));
+    return RKV_OK;
+}
+
+rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_waited)
+{
+    *out_waited = false;
+    enter(c, c->step + 1);
+    c->n_moves = c->n_new_tiles = 0;
+    rkv_status s = reserve(c, batch);
+    if (s != RKV_OK)
+        return s;
+    uint32_t *n_transit = calloc(c->cfg->n_layers, sizeof *n_transit);
+    if (!n_transit)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to begin a step over %u KV layers", c->cfg->n_layers);
+    for (uint32_t l = 0; l < c->cfg->n_layers; l++)
+        c->layers[l].store_out = c->layers[l].store_in = 0;
+    uint32_t e = 0;
+    for (; e < batch->n_entries && s == RKV_OK; e++)
+        s = grow_entry(c, batch, e, n_transit, out_waited);
+    free(n_transit);
+    if (s == RKV_OK) {
+        c->step++;
+        return RKV_OK;
+    }
+    rkvi_batch begun = *batch;
+    begun.n_entries = e;
+    c->step++;
+    rkvi_cache_undo(c, &begun, false);
+    c->step--;
+    return s;
+}
+
+/* ------------------------------------------------------------------- promote */
+
+static int by_serial(const void *a, const void *b)
+{
+    const rkvi_ring_item *x = *(rkvi_ring_item *const *)a, *y = *(rkvi_ring_item *const *)b;
+    return x->serial < y->serial ? -1 : x->serial > y->serial;
+}
+
+static rkv_status promote_item(rkvi_cache *c, const rkvi_ring_item *it, uint32_t index)
+{
+    rkvi_move m = {.kind = RKVI_MOVE_PROMOTE, .tile = it->tile, .layer = it->layer, .item = index};
+    rkvi_pool *pool = &c->layers[it->layer].device;
+    m.place = rkvi_pool_take(pool);
+    if (m.place == RKVI_NO_PLACE)
+        return RKV_OK; /* active tiles hold the room: another time */
+    rkv_status s = add_move(c, &m);
+    if (s != RKV_OK) {
+        rkvi_pool_give(pool, m.place);
+        return s;
+    }
+    at(c, it->tile, it->layer)->promoting = true;
+    c->layers[it->layer].n_window++;
+    return RKV_OK;
+}
+
+rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32_t n)
+{
+    rkv_status s = RKV_OK;
+    uint32_t n_found = 0;
+    const rkvi_ring_item **found = NULL;
+    for (uint32_t i = 0; i < n && s == RKV_OK; i++) {
+        const rkvi_layer_config *lc = &c->cfg->layers[items[i].layer];
+        if (items[i].site != lc->last_site || !window_has_room(c, items[i].layer))
+            continue;
+        if (!found)
+            found = malloc(n * sizeof *found);
+        if (!found)
+            return RKV_OK; /* a step without promotions is as good */
+        found[n_found++] = &items[i];
+    }
+    if (found)
+        qsort(found, n_found, sizeof *found, by_serial);
+    for (uint32_t i = 0; i < n_found && s == RKV_OK; i++)
+        if (window_has_room(c, found[i]->layer) && !at(c, found[i]->tile, found[i]->layer)->promoting)
+            s = promote_item(c, found[i], (uint32_t)(found[i] - items));
+    free(found);
+    return s;
+}
+
+/* ------------------------------------------------------------- undo and end */
+
+/* Promotions whose copies are enqueued: later readers on the compute stream
+ * find them at the device place. */
+static void settle_promotions(rkvi_cache *c)
+{
+    for (uint32_t i = 0; i < c->n_moves; i++) {
+        rkvi_move *m = &c->moves[i];
+        if (m->kind != RKVI_MOVE_PROMOTE || !m->done)
+            continue;
+        rkvi_tile_layer *l = at(c, m->tile, m->layer);
+        if (!l->promoting)
+            continue;
+        l->promoting = false;
+        rkvi_tile_apply(l, RKVI_TILE_PROMOTE);
+        set_device(c, m->layer, l, m->place);
+        c->layers[m->layer].n_tail--;
+    }
+}
+
+static void undo_move(rkvi_cache *c, rkvi_move *m, bool enqueued)
+{
+    rkvi_tile_layer *l = at(c, m->tile, m->layer);
+    rkvi_layer_state *ls = &c->layers[m->layer];
+    switch (m->kind) {
+    case RKVI_MOVE_KEEP: ls->n_window--; break;
+    case RKVI_MOVE_LEAVE:
+        if (!m->done && !m->has_copy)
+            give_host(c, m->layer, l);
+        break;
+    case RKVI_MOVE_BRING_BACK:
+        if (!enqueued) { /* else it stays where it is: the same cells */
+            give_device(c, m->layer, l);
+            l->state = RKVI_IN_TAIL;
+            ls->n_tail++;
+        }
+        break;
+    case RKVI_MOVE_PROMOTE:
+        if (m->done)
+            break; /* settled as in a step that ends */
+        l->promoting = false;
+        ls->n_window--;
+        rkvi_pool_give(&ls->device, m->place);
+        break;
+    case RKVI_MOVE_OPEN:   /* released with its tile */
+    case RKVI_MOVE_REOPEN: /* on the device, as good */
+        break;
+    }
+}
+
+void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch, bool enqueued)
+{
+    for (uint32_t i = c->n_moves; i-- > 0;)
+        undo_move(c, &c->moves[i], enqueued);
+    settle_promotions(c);
+    for (uint32_t e = 0; e < batch->n_entries; e++) {
+        const rkvi_batch_entry *be = &batch->entries[e];
+        if (be->n_new)
+            rkvi_cache_sequence_truncate(c, be->sequence, batch->rows[be->row0].pos);
+    }
+    c->n_moves = 0;
+}
+
+void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
+{
+    rkvi_tile_layer *l = at(c, m->tile, m->layer);
+    rkvi_tile_apply(l, RKVI_TILE_LEAVE);
+    l->enter_step = c->step + (m->in_step ? 1 : 2);
+    l->host_valid = true;
+    if (!m->has_copy)
+        l->out_mark = out_mark;
+    if (!m->has_copy && l->device_place != RKVI_NO_PLACE)
+        c->layers[m->layer].device_marks[l->device_place].out = out_mark;
+    m->done = true;
+    assert(c->n_leaving < c->leaving_room);
+    c->leaving[c->n_leaving++] = (rkvi_leaving){m->tile, m->layer, c->tiles.tiles[m->tile].serial};
+}
+
+void rkvi_cache_end(rkvi_cache *c)
+{
+    for (uint32_t i = 0; i < c->n_moves; i++) {
+        rkvi_move *m = &c->moves[i];
+        if (m->kind == RKVI_MOVE_KEEP)
+            rkvi_tile_apply(at(c, m->tile, m->layer), RKVI_TILE_KEEP);
+    }
+    settle_promotions(c);
+}
+
+uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
+{
+    rkvi_tile_layer *l = at(c, tile, layer);
+    /* A host place taken for leaving later in this step is no copy yet. */
+    if (!l->host_valid)
+        return 0;
+    const uint64_t mark = l->out_mark;
+    bool leaves = false;
+    for (uint32_t i = 0; i < c->n_moves; i++) {
+        rkvi_move *m = &c->moves[i];
+        if (m->kind == RKVI_MOVE_LEAVE && m->tile == tile && m->layer == layer) {
+            m->has_copy = false; /* it leaves with new cells: copy into the same host place */
+            leaves = true;
+        }
+    }
+    l->generation++;
+    l->host_valid = false;
+    if (leaves)
+        l->out_mark = RKVI_RING_MARK_PENDING;
+    else
+        give_host(c, layer, l);
+    return mark;
+}
+
+/* ----------------------------------------------------------------- sequences */
+
+void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from_pos)
+{
+    rkvi_seq *s = &c->seqs[sequence];
+    c->n_segments -= s->n_segments;
+    const uint32_t gone = rkvi_seq_truncate(s, from_pos);
+    c->n_segments += s->n_segments;
+    for (uint32_t i = 0; i < gone; i++)
+        release_tile(c, s->tiles[s->n_tiles + i]);
+}
+
+void rkvi_cache_check_reset(rkvi_cache *c)
+{
+    c->check_tiles = 0;
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++)
+        c->check_fill[i] = c->seqs[i].n_tiles ? rkvi_seq_last_fill(&c->seqs[i]) : c->cfg->tile_cells;
+}
+
+rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
+{
+    const uint32_t t = c->cfg->tile_cells;
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        uint32_t *fill = &c->check_fill[b->entries[e].sequence];
+        const uint64_t total = (uint64_t)*fill + b->entries[e].n_new;
+        const uint64_t opened = rkvi_div_up(total, t) - 1;
+        c->check_tiles += b->entries[e].n_new ? opened : 0;
+        if (b->entries[e].n_new)
+            *fill = (uint32_t)(total - opened * t);
+    }
+    if (c->check_tiles <= c->tiles.n_free)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_CAPACITY, "these batches need %llu new tiles of %u cells and %u of %llu are free",
+                     (unsigned long long)c->check_tiles, t, c->tiles.n_free,
+                     (unsigned long long)c->cfg->capacity_tiles);
+}

@@ -1,0 +1,123 @@
+/* cache.h: owns sequences, tiles and memory.  Plans, then applies; returns
+ * moves and enqueues nothing.
+ *
+ * begin works in this order, so that a failure can be taken back whole:
+ *   1. what left two begins ago enters the tail (places are freed)
+ *   2. tiles, places and host room for all that the step needs are taken
+ *   3. the sequences grow
+ * Each thing taken is a move; undo walks them backwards.
+ *
+ * Marks (numbers on timelines, see timeline.h) follow each place, because a
+ * place is handed on while work on it is still in flight:
+ *   device place   out: last copy-out that reads it;  in: last copy into it;
+ *                  used: last compute that read or wrote it
+ *   host place     in: last copy-in that reads it (copy-outs share a stream)
+ */
+#ifndef RKVI_CACHE_H
+#define RKVI_CACHE_H
+
+#include "arena.h"
+#include "batch.h"
+#include "config.h"
+#include "pool.h"
+#include "ring.h"
+#include "seq.h"
+#include "tile.h"
+
+typedef struct rkvi_place_marks {
+    uint64_t out, in, used;
+} rkvi_place_marks;
+
+typedef struct rkvi_layer_state {
+    rkvi_pool device, host;
+    rkvi_place_marks *device_marks;
+    uint64_t *host_in;
+    uint64_t n_window;  /* WINDOW, and those that join it at this step's end */
+    uint64_t n_tail;
+    uint64_t store_out, store_in; /* marks that this step's store waits for */
+} rkvi_layer_state;
+
+typedef enum {
+    RKVI_MOVE_OPEN,      /* a new tile-layer has room on the device */
+    RKVI_MOVE_REOPEN,    /* was leaving: stays */
+    RKVI_MOVE_BRING_BACK,/* copy in before the step's store */
+    RKVI_MOVE_KEEP,      /* joins the window at the step's end */
+    RKVI_MOVE_LEAVE,     /* copied out: within the step, or at its end */
+    RKVI_MOVE_PROMOTE    /* copied from its slot after launch `launch` */
+} rkvi_move_kind;
+
+typedef struct rkvi_move {
+    rkvi_move_kind kind;
+    uint32_t tile, layer;
+    bool in_step;    /* LEAVE: after the last site of the KV layer */
+    bool has_copy;   /* LEAVE: the host copy is still good */
+    bool done;
+    uint32_t item;   /* PROMOTE: of the ring's list */
+    uint32_t place;  /* BRING_BACK, PROMOTE: the device place */
+} rkvi_move;
+
+/* Room for tiles that only pass through a prefill step. */
+typedef struct rkvi_transit {
+    uint64_t addr;
+    uint64_t out_mark; /* last copy-out that reads it */
+} rkvi_transit;
+
+typedef struct rkvi_leaving {
+    uint32_t tile, layer;
+    uint64_t serial;
+} rkvi_leaving;
+
+typedef struct rkvi_cache {
+    const rkvi_config *cfg;
+    rkvi_tiles tiles;
+    rkvi_seq *seqs;
+    rkvi_layer_state *layers;
+    rkvi_arena *arena;
+    uint64_t step;           /* begins so far; the open step's number */
+    uint64_t compute_mark;   /* newest mark of the compute timeline */
+    rkvi_transit *transit;   /* 2 halves of the ring of transit, then one per shared KV layer */
+    uint32_t *transit_of;    /* [layer] which, this step */
+    rkvi_move *moves;
+    uint32_t n_moves, moves_room;
+    rkvi_leaving *leaving;
+    uint32_t n_leaving, leaving_room;
+    uint32_t *new_tiles;     /* of the open step, in order of entries */
+    uint32_t n_new_tiles;
+    uint64_t n_segments;     /* of all sequences */
+    uint32_t *check_fill;    /* [sequence], rkvi_cache_check_* */
+    uint64_t check_tiles;
+} rkvi_cache;
+
+/* Device memory: one block per KV layer, and the room for transit. */
+typedef struct rkvi_cache_memory {
+    void **layers;
+    void *transit;
+} rkvi_cache_memory;
+
+rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cache_memory *mem, rkvi_arena *arena);
+void rkvi_cache_free(rkvi_cache *c);
+
+/* Steps 1 to 3 above, for a resolved batch.  Errors: RKV_E_CAPACITY,
+ * RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY: nothing changed. */
+rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_waited);
+/* Tail tile-layers of the ring's list that take free window room, lowest
+ * serial first; adds moves. */
+rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32_t n);
+/* Takes back what begin did.  `enqueued`: copies of the step may be in flight. */
+void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch, bool enqueued);
+/* The step ended: moves that were done or wait for nothing are final. */
+void rkvi_cache_end(rkvi_cache *c);
+/* A LEAVE move's copy-out is enqueued (out_mark 0: none was needed). */
+void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark);
+
+/* Cells are about to be stored into the tile of `sequence` that was the last
+ * one before the step: its host copy is given up, its generation rises.
+ * Returns the copy-out mark that the store waits for. */
+uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer);
+
+void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from_pos);
+
+void rkvi_cache_check_reset(rkvi_cache *c);
+rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *batch);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * config.c: parameters made effective.  See config.h and config_internal.h.
+ */
+#include "config_internal.h"
+
+#include "config_copy.h"
+#include "diag.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const rkvi_copy_spec params_spec = {"rkv_cache_params", sizeof(rkv_cache_params),
+                                           offsetof(rkv_cache_params, kv_layers)};
+
+/* Nine tenths: the rest is for what we don't know of. */
+static uint64_t limit_or_default(uint64_t asked, uint64_t memory_bytes)
+{
+    return asked ? asked : memory_bytes / 10 * 9;
+}
+
+rkvi_wish rkvi_config_wish(const rkvi_config *cfg, const rkv_cache_params *p, const rkvi_machine *m)
+{
+    return (rkvi_wish){
+        .ring_bytes = p->ring_bytes,
+        .copy_bytes = p->copy_bytes,
+        .all_resident = m->is_host && p->device_limit_bytes == 0 && cfg->host.memory_bytes == 0,
+    };
+}
+
+rkv_status rkvi_config_open(rkvi_config *cfg, const rkv_cache_params *params,
+                            const rkvi_machine *machine, rkvi_wish *out_wish)
+{
+    rkv_cache_params p;
+    memset(cfg, 0, sizeof *cfg);
+    rkv_status s = rkvi_copy_in(&params_spec, params, &p);
+    if (s == RKV_OK)
+        s = rkvi_config_check(cfg, &p);
+    if (s != RKV_OK) {
+        rkvi_config_free(cfg);
+        return s;
+    }
+    if (!cfg->link_bytes_per_s)
+        cfg->link_bytes_per_s = machine->link_bytes_per_s;
+    cfg->device_limit_bytes = limit_or_default(p.device_limit_bytes, machine->device_memory_bytes);
+    cfg->host_limit_bytes = limit_or_default(p.host_limit_bytes, machine->host_memory_bytes);
+    *out_wish = rkvi_config_wish(cfg, &p, machine);
+    return RKV_OK;
+}
+
+rkv_status rkvi_config_init(rkvi_config *cfg, const rkv_cache_params *params,
+                            const rkvi_machine *machine, rkv_status *out_fit)
+{
+    rkvi_wish wish;
+    rkvi_would_fit would;
+    rkv_status s = rkvi_config_open(cfg, params, machine, &wish);
+    if (s != RKV_OK)
+        return s;
+    s = rkvi_config_resolve(cfg, &wish);
+    if (s != RKV_OK)
+        goto free_config;
+    *out_fit = rkvi_config_fits(cfg);
+    if (*out_fit == RKV_OK)
+        return RKV_OK;
+    s = rkvi_config_would_fit(cfg, &wish, &would);
+    if (s != RKV_OK)
+        goto free_config;
+    *out_fit = rkvi_config_advise(cfg, *out_fit, &would);
+    return RKV_OK;
+
+free_config:
+    rkvi_config_free(cfg);
+    return s;
+}
+
+void rkvi_config_free(rkvi_config *cfg)
+{
+    free(cfg->layers);
+    free(cfg->sites);
+    free(cfg->rope_frequencies);
+    cfg->layers = NULL;
+    cfg->sites = NULL;
+    cfg->rope_frequencies = NULL;
+}

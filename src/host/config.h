@@ -1,0 +1,106 @@
+/* config.h: parameters made effective: checked, defaults filled, sizes worked out.
+ *
+ * Made once from rkv_cache_params by rkvi_config_init (allocates only the two
+ * arrays), read by all parts above geometry, never changed afterwards.  The
+ * same numbers serve rkv_cache_estimate and rkv_cache_create, so they can't
+ * disagree.
+ */
+#ifndef RKVI_CONFIG_H
+#define RKVI_CONFIG_H
+
+#include "geometry.h"
+#include "ops.h"
+#include "rollkv/rollkv.h"
+
+typedef struct rkvi_layer_config {
+    rkvi_geom geom;
+    uint32_t leaf_class;     /* index into leaf_cells[]: layers of one L share spans */
+    uint32_t first_site;     /* stores */
+    uint32_t last_site;      /* reads last */
+    uint32_t n_sites;        /* that read it */
+    bool has_tail;           /* window_tiles < capacity_tiles */
+    uint64_t resident_cells; /* as given */
+    uint64_t window_tiles;   /* effective budget */
+    uint64_t device_places;  /* window + active and lagging; at most capacity_tiles */
+    uint64_t host_places;    /* at full capacity; 0 without a tail */
+    uint64_t extent_places;  /* host places allocated together, adjacent */
+} rkvi_layer_config;
+
+typedef struct rkvi_site_config {
+    uint32_t kv_layer;
+    uint32_t n_q_heads;
+    float scale, softcap;
+    rkvi_site_mask mask;
+    bool stores; /* the first site of its KV layer */
+    uint64_t gap_ns;
+} rkvi_site_config;
+
+#define RKVI_LEAF_CLASSES_MAX 4
+#define RKVI_PREFILL_ROWS 64u       /* rows of a prefill work item */
+#define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over all sequences */
+#define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
+#define RKVI_PENDING_SLOTS 96u      /* pending partials a decode row */
+
+typedef struct rkvi_config {
+    int32_t device;
+    rkvi_layer_config *layers;
+    rkvi_site_config *sites;
+    uint32_t n_layers, n_sites;
+    uint32_t leaf_cells[RKVI_LEAF_CLASSES_MAX];
+    uint32_t n_leaf_classes;
+
+    uint64_t capacity_cells;
+    uint64_t capacity_tiles; /* ceil(capacity / T) + n_sequences - 1: ragged ends */
+    uint32_t n_sequences, max_rows, tile_cells, draft_rows, steps_ahead, mode, flags;
+    int32_t numa; /* as given */
+
+    uint64_t ring_bytes;        /* 0 when no KV layer has a tail */
+    uint64_t copy_bytes;
+    uint64_t largest_tile_layer_bytes; /* with a tail */
+    uint64_t link_bytes_per_s, step_ns, ring_rule_bytes;
+
+    /* Room on the device, each a line of the estimate. */
+    uint64_t window_bytes;
+    uint64_t active_bytes;      /* device_places beyond the budgets */
+    uint64_t transit_bytes;     /* ring of transit + dedicated room, see below */
+    uint64_t transit_ring_bytes;/* the part that KV layers with one site share */
+    uint64_t transit_tiles;     /* new tiles that can pass through one step: max_rows / T */
+    uint64_t partial_slots;     /* rows x nodes: partials of one row, all query heads */
+    uint64_t partial_bytes;
+    uint64_t table_bytes;       /* of one step's device tables; steps_ahead of them */
+    uint64_t device_bytes;      /* the sum */
+    uint64_t device_limit_bytes, host_limit_bytes;
+    uint64_t host_tail_bytes;   /* at full capacity, whole extents */
+
+    /* Most entries of each table (all sites together where it says so). */
+    uint64_t max_spans;         /* per leaf class */
+    uint64_t max_items_site;    /* decode + prefill, one site */
+    uint64_t max_nodes_site;
+    uint64_t max_merges_site;
+
+    rkv_allocator allocator;
+    rkv_host_params host;
+    rkv_progress_fn progress;
+    void *progress_user;
+    float *rope_frequencies;    /* copied */
+    uint32_t n_rope, rope_pairing;
+} rkvi_config;
+
+/* What a device grants: from rkvi_device_info. */
+typedef struct rkvi_machine {
+    uint64_t device_memory_bytes; /* free now */
+    uint64_t host_memory_bytes;   /* of the machine */
+    uint64_t link_bytes_per_s;    /* 0: unknown */
+    bool is_host;                 /* host executor: no limit given means all resident */
+} rkvi_machine;
+
+/* Checks every parameter (each mistake has its own sentence), fills defaults,
+ * chooses windows and the ring.  RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT and
+ * RKV_E_RING are reported only after all sizes are filled, so that an estimate
+ * can be given: *out_fit gets that status, the return value is RKV_OK then.
+ * On another failure nothing is left allocated. */
+rkv_status rkvi_config_init(rkvi_config *cfg, const rkv_cache_params *params, const rkvi_machine *machine,
+                            rkv_status *out_fit);
+void rkvi_config_free(rkvi_config *cfg);
+
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * config_fit.c: the windows that are ours to choose, the limits, and what
+ * would fit where something does not.
+ */
+#include "config_estimate.h"
+
+#include "diag.h"
+
+rkv_status rkvi_config_fits(const rkvi_config *cfg)
+{
+    if (cfg->ring_bytes < cfg->largest_tile_layer_bytes)
+        return RKV_E_RING;
+    if (cfg->device_bytes > cfg->device_limit_bytes)
+        return RKV_E_DEVICE_LIMIT;
+    if (cfg->host_tail_bytes > cfg->host_limit_bytes)
+        return RKV_E_HOST_LIMIT;
+    return RKV_OK;
+}
+
+/* Sizes for a trial, and whether they fit.  An overflow is 'no' here. */
+static bool trial_fits(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)
+{
+    return rkvi_config_sizes(cfg, wish, trial) == RKV_OK && rkvi_config_fits(cfg) == RKV_OK;
+}
+
+/* The device limit alone: a smaller window makes the tail larger, so that a
+ * search for the largest window must not ask for the host's limit too. */
+static bool trial_fits_device(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)
+{
+    return rkvi_config_sizes(cfg, wish, trial) == RKV_OK &&
+           cfg->device_bytes <= cfg->device_limit_bytes;
+}
+
+static bool has_auto(const rkvi_config *cfg)
+{
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        if (cfg->layers[i].resident_cells == RKV_RESIDENT_AUTO)
+            return true;
+    return false;
+}
+
+/* Largest value in [0, most] of *tiles for which `trial` fits the device; 0
+ * also when none does. */
+static uint64_t search_tiles(rkvi_config *cfg, const rkvi_wish *wish, rkvi_trial *trial,
+                             uint64_t *tiles)
+{
+    uint64_t low = 0, high = cfg->capacity_tiles - 1;
+    while (low < high) {
+        *tiles = low + (high - low + 1) / 2;
+        if (trial_fits_device(cfg, wish, trial))
+            low = *tiles;
+        else
+            high = *tiles - 1;
+    }
+    return low;
+}
+
+/* AUTO: all where that fits; else what is left after all else, the same number
+ * of tiles for each AUTO layer. */
+rkv_status rkvi_config_resolve(rkvi_config *cfg, const rkvi_wish *wish)
+{
+    rkvi_trial trial = {.auto_tiles = UINT64_MAX};
+    rkv_status s = rkvi_config_sizes(cfg, wish, &trial);
+    if (s != RKV_OK || !has_auto(cfg) || wish->all_resident ||
+        cfg->device_bytes <= cfg->device_limit_bytes)
+        return s;
+    trial.auto_tiles = search_tiles(cfg, wish, &trial, &trial.auto_tiles);
+    return rkvi_config_sizes(cfg, wish, &trial);
+}
+
+/* ------------------------------------------------------------ what would fit */
+
+/* AUTO needs only that one of its ends fits. */
+static bool capacity_fits(rkvi_config *cfg, const rkvi_wish *wish, uint64_t capacity_cells)
+{
+    rkvi_trial trial = {.auto_tiles = UINT64_MAX};
+    cfg->capacity_cells = capacity_cells;
+    if (trial_fits(cfg, wish, &trial))
+        return true;
+    trial.auto_tiles = 0;
+    return !wish->all_resident && has_auto(cfg) && trial_fits(cfg, wish, &trial);
+}
+
+static uint64_t largest_capacity(rkvi_config *cfg, const rkvi_wish *wish)
+{
+    const uint64_t asked = cfg->capacity_cells;
+    uint64_t low = 0, high = RKVI_SIZE_MAX;
+    while (low < high) {
+        const uint64_t middle = low + (high - low + 1) / 2;
+        if (capacity_fits(cfg, wish, middle))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    cfg->capacity_cells = asked;
+    return low;
+}
+
+/* KV layers that were asked to be resident stay so, unless all of them were. */
+static bool all_are_resident(const rkvi_config *cfg)
+{
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        if (cfg->layers[i].resident_cells < cfg->capacity_cells)
+            return false;
+    return true;
+}
+
+static uint64_t largest_resident(rkvi_config *cfg, const rkvi_wish *wish)
+{
+    rkvi_trial trial = {
+        .has_window = true, .window_tiles = UINT64_MAX, .for_all = all_are_resident(cfg)};
+    if (trial_fits_device(cfg, wish, &trial))
+        return cfg->capacity_cells;
+    return search_tiles(cfg, wish, &trial, &trial.window_tiles) * cfg->tile_cells;
+}
+
+static rkv_status smallest_device(rkvi_config *cfg, const rkvi_wish *wish, uint64_t *out_bytes)
+{
+    const rkvi_trial trial = {.has_window = true, .for_all = true, .smallest_ring = true};
+    const rkv_status s = rkvi_config_sizes(cfg, wish, &trial);
+    *out_bytes = cfg->device_bytes;
+    return s;
+}
+
+rkv_status rkvi_config_would_fit(rkvi_config *cfg, const rkvi_wish *wish, rkvi_would_fit *out)
+{
+    out->capacity_cells = largest_capacity(cfg, wish);
+    out->resident_cells = largest_resident(cfg, wish);
+    const rkv_status s = smallest_device(cfg, wish, &out->device_bytes);
+    return s == RKV_OK ? rkvi_config_resolve(cfg, wish) : s;
+}
+
+/* ----------------------------------------------------------------- sentences */
+
+#define U(x) ((unsigned long long)(x))
+
+static rkv_status advise_device(const rkvi_config *cfg, const rkvi_would_fit *would)
+{
+    const uint64_t workspace = cfg->partial_bytes + cfg->steps_ahead * cfg->table_bytes;
+    return rkvi_fail(
+        RKV_E_DEVICE_LIMIT,
+        "device limit %llu does not hold %llu bytes (window %llu, ring %llu, active %llu, transit "
+        "%llu, workspace %llu); fits: %llu resident cells a layer, or capacity %llu; least %llu bytes",
+        U(cfg->device_limit_bytes), U(cfg->device_bytes), U(cfg->window_bytes), U(cfg->ring_bytes),
+        U(cfg->active_bytes), U(cfg->transit_bytes), U(workspace), U(would->resident_cells),
+        U(would->capacity_cells), U(would->device_bytes));
+}
+
+rkv_status rkvi_config_advise(const rkvi_config *cfg, rkv_status fit, const rkvi_would_fit *would)
+{
+    switch (fit) {
+    case RKV_E_DEVICE_LIMIT: return advise_device(cfg, would);
+    case RKV_E_HOST_LIMIT:
+        return rkvi_fail(
+            fit,
+            "host limit %llu does not hold a tail of %llu bytes at capacity_cells %llu; fits: "
+            "capacity_cells %llu, or more resident_cells",
+            U(cfg->host_limit_bytes), U(cfg->host_tail_bytes), U(cfg->capacity_cells),
+            U(would->capacity_cells));
+    case RKV_E_RING:
+        return rkvi_fail(
+            fit,
+            "ring_bytes %llu does not hold the largest tile-layer of %llu bytes; give at least "
+            "that, or 0 to have it chosen",
+            U(cfg->ring_bytes), U(cfg->largest_tile_layer_bytes));
+    default: return fit;
+    }
+}
+
+/* ------------------------------------------------------------------ estimate */
+
+/* Largest context, whole tiles, whose tail crosses within the step. */
+static uint64_t free_zone_cells(const rkvi_config *cfg)
+{
+    const uint64_t most_bytes = rkvi_config_link_bytes(cfg->link_bytes_per_s, rkvi_config_step_ns(cfg));
+    uint64_t low = 0, high = cfg->capacity_tiles;
+    if (!most_bytes)
+        return 0;
+    while (low < high) {
+        const uint64_t middle = low + (high - low + 1) / 2;
+        uint64_t bytes;
+        if (rkvi_config_list_bytes(cfg, middle, &bytes) == RKV_OK && bytes <= most_bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    const uint64_t cells = low * cfg->tile_cells;
+    return cells < cfg->capacity_cells ? cells : cfg->capacity_cells;
+}
+
+static void fill_estimate(const rkvi_config *cfg, const rkvi_would_fit *would, rkv_estimate *out)
+{
+    const uint64_t tables = cfg->steps_ahead * cfg->table_bytes;
+    *out = (rkv_estimate){
+        .struct_size = sizeof *out,
+        .device_window_bytes = cfg->window_bytes,
+        .device_ring_bytes = cfg->ring_bytes,
+        .device_active_bytes = cfg->active_bytes,
+        .device_transit_bytes = cfg->transit_bytes,
+        .device_workspace_bytes = cfg->partial_bytes + tables,
+        .device_bytes = cfg->device_bytes,
+        .device_limit_bytes = cfg->device_limit_bytes,
+        .host_tail_bytes = cfg->host_tail_bytes,
+        .host_mirror_bytes = tables,
+        .host_limit_bytes = cfg->host_limit_bytes,
+        .capacity_cells = cfg->capacity_cells,
+        .largest_capacity_cells = would->capacity_cells,
+        .largest_resident_cells = would->resident_cells,
+        .smallest_device_bytes = would->device_bytes,
+        .free_zone_cells = free_zone_cells(cfg),
+        .ring_rule_bytes = cfg->ring_rule_bytes,
+    };
+}
+
+static void fill_advice(const rkvi_config *cfg, rkv_status fit, const rkvi_would_fit *would,
+                        rkv_estimate *out)
+{
+    out->fits = fit == RKV_OK;
+    if (fit == RKV_OK)
+        return;
+    (void)rkvi_config_advise(cfg, fit, would);
+    const char *text = rkvi_error_text();
+    size_t i = 0;
+    for (; i + 1 < sizeof out->advice && text[i]; i++)
+        out->advice[i] = text[i];
+    out->advice[i] = 0;
+    rkvi_error_clear(); /* the call succeeds */
+}
+
+rkv_status rkvi_config_estimate(const rkv_cache_params *params, const rkvi_machine *machine,
+                                rkv_estimate *out)
+{
+    rkvi_config cfg;
+    rkvi_wish wish;
+    rkvi_would_fit would;
+    rkv_status s = rkvi_config_open(&cfg, params, machine, &wish);
+    if (s != RKV_OK)
+        return s;
+    s = rkvi_config_resolve(&cfg, &wish);
+    if (s == RKV_OK)
+        s = rkvi_config_would_fit(&cfg, &wish, &would);
+    if (s == RKV_OK) {
+        fill_estimate(&cfg, &would, out);
+        fill_advice(&cfg, rkvi_config_fits(&cfg), &would, out);
+    }
+    rkvi_config_free(&cfg);
+    return s;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * config_layers.h: kv_layers[] and sites[], copied in, checked and related.
+ */
+#ifndef RKVI_CONFIG_LAYERS_H
+#define RKVI_CONFIG_LAYERS_H
+
+#include "config_internal.h"
+
+#define RKVI_LAYERS_MAX 65536u /* KV layers, and sites: far above any model, below a wrapped negative */
+
+rkv_status rkvi_check_size(const char *name, uint64_t value);
+rkv_status rkvi_check_count(const char *name, uint32_t value, uint32_t least, uint32_t most);
+
+rkv_status rkvi_config_take_layers(rkvi_config *cfg, const rkv_cache_params *p);
+/* Needs the layers. */
+rkv_status rkvi_config_take_sites(rkvi_config *cfg, const rkv_cache_params *p);
+
+#endif

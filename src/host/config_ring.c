@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * config_ring.c: sizes of the ring and of a copy.
+ *
+ * The rule: to keep the link busy, the ring holds what crosses during the
+ * longest gap between two sites that read a tail, the step's edge included,
+ * and two copy groups (one that is being read, one that is arriving).  Without
+ * hints: four copy groups.
+ */
+#include "config_internal.h"
+
+#include "diag.h"
+
+#define COPY_DEFAULT ((uint64_t)16 << 20) /* where the measured links are at full speed */
+#define NS_PER_S 1000000000u
+
+uint64_t rkvi_config_link_bytes(uint64_t link_bytes_per_s, uint64_t ns)
+{
+    const unsigned __int128 bytes = (unsigned __int128)link_bytes_per_s * ns / NS_PER_S;
+    return bytes > RKVI_SIZE_MAX ? RKVI_SIZE_MAX : (uint64_t)bytes;
+}
+
+static uint64_t add_up(uint64_t a, uint64_t b)
+{
+    uint64_t r;
+    return rkvi_add(a, b, &r) ? r : RKVI_SIZE_MAX;
+}
+
+/* A mask lets a sequence see only so many tiles, wherever they begin. */
+static uint64_t seen_tiles(const rkvi_config *cfg, const rkvi_site_config *site, uint64_t n_tiles)
+{
+    uint64_t seen;
+    if (site->mask.kind == RKV_MASK_CAUSAL)
+        return n_tiles;
+    const uint64_t of_one = rkvi_div_up((uint64_t)site->mask.width, cfg->tile_cells) + 1;
+    if (!rkvi_mul(of_one, cfg->n_sequences, &seen))
+        return n_tiles;
+    return seen < n_tiles ? seen : n_tiles;
+}
+
+rkv_status rkvi_config_list_bytes(const rkvi_config *cfg, uint64_t n_tiles, uint64_t *out_bytes)
+{
+    *out_bytes = 0;
+    for (uint32_t i = 0; i < cfg->n_sites; i++) {
+        const rkvi_layer_config *layer = &cfg->layers[cfg->sites[i].kv_layer];
+        const uint64_t seen = seen_tiles(cfg, &cfg->sites[i], n_tiles);
+        const uint64_t tail = n_tiles > layer->window_tiles ? n_tiles - layer->window_tiles : 0;
+        uint64_t bytes;
+        if (!layer->has_tail)
+            continue;
+        if (!rkvi_mul(tail < seen ? tail : seen, layer->geom.bytes, &bytes) ||
+            !rkvi_add(*out_bytes, bytes, out_bytes))
+            return rkvi_fail(RKV_E_OVERFLOW, "a step would stream more than 2^62 bytes");
+    }
+    return RKV_OK;
+}
+
+/* Compute between site i and the next one: the hint of the site, or its share
+ * of the step's when no site has one.  All 0: no hints. */
+static uint64_t gap_after(const rkvi_config *cfg, uint32_t i, bool has_gaps)
+{
+    return has_gaps ? cfg->sites[i].gap_ns : cfg->step_ns / cfg->n_sites;
+}
+
+/* Longest time between two sites that read a tail.  The sites are a circle:
+ * after the last one comes the first one of the next step.  We go round twice,
+ * so that the gap over the edge is seen as a whole. */
+static uint64_t longest_gap_ns(const rkvi_config *cfg)
+{
+    uint64_t longest = 0, gap = 0;
+    bool has_gaps = false, is_open = false;
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        has_gaps |= cfg->sites[i].gap_ns != 0;
+    for (uint64_t i = 0; i < 2 * (uint64_t)cfg->n_sites; i++) {
+        const uint32_t at = (uint32_t)(i % cfg->n_sites);
+        if (cfg->layers[cfg->sites[at].kv_layer].has_tail) {
+            longest = is_open && gap > longest ? gap : longest;
+            is_open = true;
+            gap = 0;
+        }
+        gap = add_up(gap, gap_after(cfg, at, has_gaps));
+    }
+    return longest;
+}
+
+uint64_t rkvi_config_step_ns(const rkvi_config *cfg)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        sum = add_up(sum, cfg->sites[i].gap_ns);
+    return cfg->step_ns ? cfg->step_ns : sum;
+}
+
+static uint64_t choose_ring(const rkvi_config *cfg, uint64_t copy_bytes, uint64_t list_bytes)
+{
+    const uint64_t largest = cfg->largest_tile_layer_bytes;
+    uint64_t ring =
+        cfg->ring_rule_bytes ? cfg->ring_rule_bytes : add_up(2 * copy_bytes, 2 * copy_bytes);
+    if (ring > list_bytes)
+        ring = list_bytes; /* more would stay empty */
+    if (ring < 2 * largest)
+        ring = 2 * largest;
+    const uint64_t quarter = cfg->device_limit_bytes / 4;
+    if (ring > quarter)
+        ring = quarter;
+    if (ring < largest)
+        ring = largest;
+    return rkvi_align_up(ring, RKVI_PLACE_ALIGN);
+}
+
+rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)
+{
+    const uint64_t largest = cfg->largest_tile_layer_bytes;
+    uint64_t list_bytes, copy = wish->copy_bytes ? wish->copy_bytes : COPY_DEFAULT;
+    cfg->ring_bytes = cfg->copy_bytes = cfg->ring_rule_bytes = 0;
+    if (!largest) /* no tail anywhere */
+        return RKV_OK;
+    const rkv_status s = rkvi_config_list_bytes(cfg, cfg->capacity_tiles, &list_bytes);
+    if (s != RKV_OK)
+        return s;
+    if (copy < largest)
+        copy = largest; /* a copy moves whole tile-layers */
+    const uint64_t gap_ns = longest_gap_ns(cfg);
+    if (gap_ns && cfg->link_bytes_per_s)
+        cfg->ring_rule_bytes =
+            add_up(rkvi_config_link_bytes(cfg->link_bytes_per_s, gap_ns), add_up(copy, copy));
+
+    if (trial->smallest_ring)
+        cfg->ring_bytes = largest;
+    else if (wish->ring_bytes) /* below `largest` it does not fit: rkvi_config_fits says so */
+        cfg->ring_bytes = wish->ring_bytes / RKVI_PLACE_ALIGN * RKVI_PLACE_ALIGN;
+    else
+        cfg->ring_bytes = choose_ring(cfg, copy, list_bytes);
+
+    /* A copy that was asked for may fill the ring; one of ours leaves room for
+     * others to arrive while it is read. */
+    const uint64_t most = wish->copy_bytes ? cfg->ring_bytes : cfg->ring_bytes / 4;
+    if (copy > most)
+        copy = most > largest ? most : largest;
+    cfg->copy_bytes = copy;
+    return RKV_OK;
+}

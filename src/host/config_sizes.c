@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * config_sizes.c: sizes of everything, for given windows.
+ *
+ * All sums and products go through a `sum`, which remembers that one of them
+ * exceeded 2^62, so that the formulas below read as formulas.
+ */
+#include "config_internal.h"
+
+#include "diag.h"
+
+#define TABLE_ALIGN 256u
+#define EXTENT_ALIGN 4096u /* of the arena */
+#define EXTENT_PLACES_MAX 64u
+#define DECODE_ROWS RKV_DECODE_ROWS_MAX
+#define ITEMS_PER_LAUNCH 48u /* decode items of one entry in one launch, besides parallel runs */
+
+typedef struct sum {
+    bool exceeded;
+} sum;
+
+static uint64_t mul(sum *x, uint64_t a, uint64_t b)
+{
+    uint64_t r;
+    if (rkvi_mul(a, b, &r))
+        return r;
+    x->exceeded = true;
+    return RKVI_SIZE_MAX;
+}
+
+static uint64_t add(sum *x, uint64_t a, uint64_t b)
+{
+    uint64_t r;
+    if (rkvi_add(a, b, &r))
+        return r;
+    x->exceeded = true;
+    return RKVI_SIZE_MAX;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ------------------------------------------------------------------ places */
+
+static uint64_t window_tiles(const rkvi_config *cfg, const rkvi_layer_config *layer,
+                             const rkvi_trial *trial)
+{
+    const uint64_t all = cfg->capacity_tiles;
+    if (trial->has_window && (trial->for_all || layer->resident_cells < cfg->capacity_cells))
+        return smaller(trial->window_tiles, all);
+    switch (layer->resident_cells) {
+    case RKV_RESIDENT_AUTO: return smaller(trial->auto_tiles, all);
+    case RKV_RESIDENT_NONE: return 0;
+    default: break;
+    }
+    if (layer->resident_cells >= cfg->capacity_cells) /* RESIDENT_ALL is far above any capacity */
+        return all;
+    return smaller(rkvi_div_up(layer->resident_cells, cfg->tile_cells), all);
+}
+
+/* Device places beyond the budget, so that a window of any size works
+ * (invariant 2).  A sequence can hold at once, in one KV layer:
+ *   - its active tile, and a new one when a step crosses the tile's edge,
+ *   - tiles that lag behind its head by draft_rows cells: ceil(draft/T) of them,
+ *   - as many again that are leaving: demoted at the end of step n, they are
+ *     read at their device place until the second begin after it,
+ *   - one place for a tile that begin brings back while others still leave.
+ * Tiles that a prefill step fills beyond the lag pass through transit. */
+static uint64_t extra_places(sum *x, const rkvi_config *cfg)
+{
+    const uint64_t lag_tiles = rkvi_div_up(cfg->draft_rows, cfg->tile_cells);
+    return mul(x, cfg->n_sequences, 2 * lag_tiles + 3);
+}
+
+static void size_places(sum *x, rkvi_config *cfg, const rkvi_trial *trial)
+{
+    const uint64_t all = cfg->capacity_tiles, extra = extra_places(x, cfg);
+    cfg->window_bytes = cfg->active_bytes = cfg->largest_tile_layer_bytes = 0;
+    for (uint32_t i = 0; i < cfg->n_layers; i++) {
+        rkvi_layer_config *layer = &cfg->layers[i];
+        layer->window_tiles = window_tiles(cfg, layer, trial);
+        layer->has_tail = layer->window_tiles < all;
+        /* A KV layer without a tail has a place for every tile. */
+        layer->device_places = layer->has_tail ? smaller(all, add(x, layer->window_tiles, extra)) : all;
+        /* A promoted tile-layer keeps its host copy only while host places
+         * suffice; those that are leaving need one each: 4 a sequence. */
+        layer->host_places =
+            layer->has_tail ? smaller(all, all - layer->window_tiles + 4 * (uint64_t)cfg->n_sequences)
+                            : 0;
+        const uint64_t beyond = layer->device_places - layer->window_tiles;
+        cfg->window_bytes = add(x, cfg->window_bytes, mul(x, layer->window_tiles, layer->geom.bytes));
+        cfg->active_bytes = add(x, cfg->active_bytes, mul(x, beyond, layer->geom.bytes));
+        if (layer->has_tail)
+            cfg->largest_tile_layer_bytes = larger(cfg->largest_tile_layer_bytes, layer->geom.bytes);
+    }
+}
+
+/* Host places are made in extents of about one copy, so that a copy group is
+ * one run of memory; the last extent of a KV layer is as long as it must be.
+ * Rounding to the arena's alignment is counted; what a slab's end may waste is
+ * the arena's. */
+static void size_host(sum *x, rkvi_config *cfg)
+{
+    cfg->host_tail_bytes = 0;
+    for (uint32_t i = 0; i < cfg->n_layers; i++) {
+        rkvi_layer_config *layer = &cfg->layers[i];
+        const uint64_t bytes = layer->geom.bytes;
+        layer->extent_places = 0;
+        if (!layer->has_tail)
+            continue;
+        const uint64_t joined = smaller(larger(cfg->copy_bytes / bytes, 1), EXTENT_PLACES_MAX);
+        layer->extent_places = smaller(joined, layer->host_places);
+        const uint64_t n_full = layer->host_places / layer->extent_places;
+        const uint64_t rest = layer->host_places % layer->extent_places;
+        const uint64_t extent = rkvi_align_up(mul(x, layer->extent_places, bytes), EXTENT_ALIGN);
+        const uint64_t last = rkvi_align_up(mul(x, rest, bytes), EXTENT_ALIGN);
+        cfg->host_tail_bytes = add(x, cfg->host_tail_bytes, add(x, mul(x, n_full, extent), last));
+    }
+}
+
+/* Tiles that fill up and leave within one prefill step: a ring of two KV
+ * layers' worth for those with one site (a KV layer's copy-out overlaps the
+ * next one's stores), and room of its own for each that is read again later. */
+static void size_transit(sum *x, rkvi_config *cfg)
+{
+    uint64_t largest = 0, own = 0;
+    cfg->transit_tiles = cfg->largest_tile_layer_bytes ? cfg->max_rows / cfg->tile_cells : 0;
+    for (uint32_t i = 0; i < cfg->n_layers; i++) {
+        const rkvi_layer_config *layer = &cfg->layers[i];
+        if (layer->has_tail && layer->n_sites == 1)
+            largest = larger(largest, layer->geom.bytes);
+        else if (layer->has_tail)
+            own = add(x, own, layer->geom.bytes);
+    }
+    cfg->transit_ring_bytes = mul(x, 2 * cfg->transit_tiles, largest);
+    cfg->transit_bytes = add(x, cfg->transit_ring_bytes, mul(x, cfg->transit_tiles, own));
+}
+
+/* ------------------------------------------------- partials and step tables */
+
+/* Prefill rows hold one state each; decode rows hold their pending partials. */
+static void size_partials(sum *x, rkvi_config *cfg)
+{
+    const uint64_t decode_rows = smaller(cfg->max_rows, mul(x, DECODE_ROWS, cfg->n_sequences));
+    uint64_t slot_bytes = 0;
+    for (uint32_t i = 0; i < cfg->n_sites; i++) {
+        const rkvi_site_config *site = &cfg->sites[i];
+        const uint64_t dv = cfg->layers[site->kv_layer].geom.dv;
+        slot_bytes = larger(slot_bytes, (uint64_t)site->n_q_heads * (dv + 2) * sizeof(float));
+    }
+    cfg->partial_slots =
+        add(x, cfg->max_rows + (uint64_t)RKVI_RUN_SLOTS, mul(x, decode_rows, RKVI_PENDING_SLOTS));
+    cfg->partial_bytes = rkvi_align_up(mul(x, cfg->partial_slots, slot_bytes), TABLE_ALIGN);
+}
+
+/* Most attend launches of a site: one a copy group where its tail may exceed
+ * the ring (and the device's leaves before and after), one a tile in op-level. */
+static uint64_t max_launches(sum *x, const rkvi_config *cfg, const rkvi_layer_config *layer)
+{
+    if (!layer->has_tail)
+        return 1;
+    if (cfg->mode == RKV_MODE_OP_LEVEL)
+        return add(x, cfg->capacity_tiles, 2);
+    const uint64_t tail = mul(x, cfg->capacity_tiles, layer->geom.bytes);
+    return rkvi_div_up(tail, larger(cfg->copy_bytes, layer->geom.bytes)) + 2;
+}
+
+/* Rows don't count for decode: an item holds all rows of its entry. */
+static void size_site_tables(sum *x, rkvi_config *cfg)
+{
+    const uint64_t n_seq = cfg->n_sequences;
+    const uint64_t row_blocks = rkvi_div_up(cfg->max_rows, RKVI_PREFILL_ROWS) + n_seq;
+    uint64_t launches = 1;
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        launches = larger(launches, max_launches(x, cfg, &cfg->layers[i]));
+    const uint64_t runs = add(x, 2 * RKVI_RUN_SLOTS, mul(x, launches, mul(x, n_seq, ITEMS_PER_LAUNCH)));
+    const uint64_t leaves = add(x, cfg->max_spans, launches); /* a launch's edge may cut a leaf's run */
+    const uint64_t decode_items = smaller(runs, leaves);
+    cfg->max_items_site = add(x, decode_items, mul(x, row_blocks, launches));
+    cfg->max_merges_site = add(x, mul(x, n_seq, launches + 1), row_blocks);
+    /* A decode item's result is a node, and so is a merge's; a row block's state is one. */
+    cfg->max_nodes_site = add(x, add(x, decode_items, row_blocks), cfg->max_merges_site);
+}
+
+static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
+{
+    return rkvi_align_up(mul(x, n, element_bytes), TABLE_ALIGN);
+}
+
+/* One step's tables, each aligned to TABLE_ALIGN:
+ *   rows        max_rows                               rkvi_row
+ *   new cells   max_rows                               rkvi_new_cell
+ *   open        max_rows / T + 2 a sequence            u64, indices into bases
+ *   per leaf class:
+ *     entries   n_sequences                            rkvi_entry
+ *     spans     max_spans                              rkvi_span
+ *   per site:
+ *     bases     capacity_tiles                         u64
+ *     items     max_items_site                         rkvi_item
+ *     merges    max_merges_site                        rkvi_merge_item
+ *     nodes     max_nodes_site                         rkvi_node
+ * The plan holds itself against the same maxima. */
+static void size_tables(sum *x, rkvi_config *cfg)
+{
+    const uint64_t n_seq = cfg->n_sequences;
+    uint32_t least_leaf = cfg->tile_cells;
+    for (uint32_t c = 0; c < cfg->n_leaf_classes; c++)
+        least_leaf = cfg->leaf_cells[c] < least_leaf ? cfg->leaf_cells[c] : least_leaf;
+    cfg->max_spans = add(x, mul(x, cfg->capacity_tiles, cfg->tile_cells / least_leaf),
+                         (uint64_t)RKVI_SEGMENTS_EXTRA);
+    size_site_tables(x, cfg);
+
+    uint64_t step = add(x, table(x, cfg->max_rows, sizeof(rkvi_row)),
+                        table(x, cfg->max_rows, sizeof(rkvi_new_cell)));
+    step = add(x, step, table(x, cfg->max_rows / cfg->tile_cells + 2 * n_seq, sizeof(uint64_t)));
+    const uint64_t a_class =
+        add(x, table(x, n_seq, sizeof(rkvi_entry)), table(x, cfg->max_spans, sizeof(rkvi_span)));
+    uint64_t a_site = add(x, table(x, cfg->capacity_tiles, sizeof(uint64_t)),
+                          table(x, cfg->max_items_site, sizeof(rkvi_item)));
+    a_site = add(x, a_site, table(x, cfg->max_merges_site, sizeof(rkvi_merge_item)));
+    a_site = add(x, a_site, table(x, cfg->max_nodes_site, sizeof(rkvi_node)));
+    step = add(x, step, mul(x, cfg->n_leaf_classes, a_class));
+    cfg->table_bytes = add(x, step, mul(x, cfg->n_sites, a_site));
+}
+
+/* -------------------------------------------------------------------- all */
+
+static rkv_status too_large(const rkvi_config *cfg)
+{
+    return rkvi_fail(
+        RKV_E_OVERFLOW,
+        "capacity_cells %llu with %u KV layers, %u sequences and %u rows: a size exceeds 2^62 bytes",
+        (unsigned long long)cfg->capacity_cells, cfg->n_layers, cfg->n_sequences, cfg->max_rows);
+}
+
+static void size_sum(sum *x, rkvi_config *cfg)
+{
+    uint64_t bytes = add(x, cfg->window_bytes, cfg->active_bytes);
+    bytes = add(x, bytes, cfg->ring_bytes);
+    bytes = add(x, bytes, cfg->transit_bytes);
+    bytes = add(x, bytes, cfg->partial_bytes);
+    cfg->device_bytes = add(x, bytes, mul(x, cfg->steps_ahead, cfg->table_bytes));
+}
+
+rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)
+{
+    sum x = {false};
+    const uint64_t full_tiles = rkvi_div_up(cfg->capacity_cells, cfg->tile_cells);
+    cfg->capacity_tiles = full_tiles + cfg->n_sequences - 1;
+    if (cfg->capacity_tiles >= UINT32_MAX)
+        return rkvi_fail(
+            RKV_E_OVERFLOW,
+            "capacity_cells %llu are %llu tiles of %u cells; at most 2^32 - 2 tiles can be numbered",
+            (unsigned long long)cfg->capacity_cells, (unsigned long long)cfg->capacity_tiles,
+            cfg->tile_cells);
+    size_places(&x, cfg, trial);
+    const rkv_status s = x.exceeded ? too_large(cfg) : rkvi_config_ring(cfg, wish, trial);
+    if (s != RKV_OK)
+        return s;
+    size_host(&x, cfg);
+    size_transit(&x, cfg);
+    size_partials(&x, cfg);
+    size_tables(&x, cfg);
+    size_sum(&x, cfg);
+    return x.exceeded ? too_large(cfg) : RKV_OK;
+}

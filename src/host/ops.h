@@ -1,0 +1,217 @@
+/* ops.h: the kernel table and what its kernels are given.
+ *
+ * A kernel is a function over independent work items; an executor runs items
+ * [0, grid) in any order and in parallel.  The plain C reference (ops_ref)
+ * fills the table first; ops_<isa> overwrite entries.  All pointers in the
+ * argument structs are device pointers.
+ *
+ * How attention is laid out.  A step's batch has entries (one sequence each);
+ * an entry has rows.  The cells of a sequence are spans, one per leaf, in the
+ * order of the sequence: the number of a leaf is its index in its entry's
+ * spans.  `bases` holds, for one site, the device address of each of the
+ * entry's tile-layers: a window place or a ring slot alike; 0 where no row of
+ * the entry sees the tile (its leaves give empty partials).
+ *
+ *   leaf partial   of one row and one query head over the cells of a leaf that
+ *                  the row sees: m = max of scores, l = sum of exp(score - m),
+ *                  o = sum of exp(score - m) * V (unnormalised), all f32,
+ *                  natural logarithm.  No cell seen: m = -inf, l = 0, o = 0.
+ *   score          scale * dot(q, K), then softcap (c * tanh(s / c)) if c != 0.
+ *   merge(a, b)    m = max(a.m, b.m); o = a.o * exp(a.m - m) + b.o * exp(b.m - m),
+ *                  l alike; when one of them is empty, the other one, bit by bit.
+ *   decode         an item reduces an aligned run of 2^k leaves by the binary
+ *                  tree fixed by leaf number: node(level, i) = merge(node(level-1,
+ *                  2i), node(level-1, 2i+1)); a leaf that does not exist is empty.
+ *                  Two neighbours a before b in a list of disjoint nodes meet at
+ *                  the level of the highest bit in which their first leaf
+ *                  numbers differ: so a list of nodes is reduced with a stack.
+ *   prefill        an item goes on with f32 states through leaves in order:
+ *                  state = merge(state, leaf partial), starting from empty.
+ *                  (On another executor the fold may go cell block by cell block;
+ *                  bits are compared within one executor.)
+ *
+ * A row's bits depend on the row's q, its visible cells and the leaf numbers
+ * alone: not on how many rows, heads or entries share an item or a launch.
+ * Cells outside a row's visible range must have no influence whatever their
+ * bytes hold (NaN and infinity included): reference and ISA kernels do not
+ * touch them for that row, or select them away before any product.
+ */
+#ifndef RKVI_OPS_H
+#define RKVI_OPS_H
+
+#include "geometry.h"
+
+typedef enum {
+    RKVI_OP_OPEN,    /* zero tile-layers that are being opened (invariant 11) */
+    RKVI_OP_STORE,   /* quantise and store new cells */
+    RKVI_OP_DECODE,  /* partials of aligned runs of leaves */
+    RKVI_OP_PREFILL, /* states of rows, leaves in order */
+    RKVI_OP_MERGE,   /* nodes of a row to one node, or to the output */
+    RKVI_OP_COUNT
+} rkvi_op;
+
+/* One leaf of one entry: 16 bytes. */
+typedef struct rkvi_span {
+    int64_t pos;    /* position of its first cell; the others follow by one */
+    uint32_t tile;  /* index into the entry's bases */
+    uint16_t first; /* first cell within the tile */
+    uint16_t count; /* 1 to L cells */
+} rkvi_span;
+
+typedef struct rkvi_entry {
+    uint64_t span0;   /* its first span */
+    uint64_t n_spans; /* leaves of the sequence, the step's new cells included */
+    uint64_t base0;   /* its first index in the site's bases */
+    uint32_t row0;    /* its first row in q, out and `rows` */
+    uint32_t n_rows;
+} rkvi_entry;
+
+/* A row sees cell at position x when lo <= x < hi, lo and hi being the site's
+ * mask applied to pos, cut by [from, to).  rkvi_visible() below. */
+typedef struct rkvi_row {
+    int64_t pos;
+    int64_t from, to;
+} rkvi_row;
+
+/* Work item of decode and prefill.  grid = n_items * KV heads, index =
+ * item * n_heads + head; all query heads of the KV head's group are computed
+ * together, so that each K and V row is loaded once.
+ * decode:  rows [row, row + n_rows) of the entry; leaves [leaf0, leaf1) within
+ *          one aligned run; result of row r in partial slot + r - row.
+ * prefill: the same, leaves in order, state of row r in slot + r - row;
+ *          RKVI_ITEM_FIRST starts from empty instead of reading the state. */
+typedef struct rkvi_item {
+    uint32_t entry;
+    uint32_t row; /* counted within the entry */
+    uint32_t n_rows;
+    uint32_t flags;
+    uint64_t leaf0, leaf1;
+    uint64_t slot;
+} rkvi_item;
+enum { RKVI_ITEM_FIRST = 1 };
+
+/* Merge of the nodes [node0, node0 + n_nodes), ascending in leaf0, of rows
+ * [row, row + n_rows) of an entry (row r reads slot + r - row of each node)
+ * into partial dst + r - row, or, when dst is RKVI_TO_OUT, into the output.
+ * grid = n_items * query heads, index = item * q_heads + head. */
+typedef struct rkvi_merge_item {
+    uint32_t entry;
+    uint32_t row;
+    uint32_t n_rows;
+    uint32_t n_nodes; /* 0: the row sees nothing: zeros, lse of the sink or -inf */
+    uint64_t node0;
+    uint64_t dst;
+} rkvi_merge_item;
+#define RKVI_TO_OUT UINT64_MAX
+
+typedef struct rkvi_node {
+    uint64_t leaf0;
+    uint64_t slot;
+} rkvi_node;
+
+/* q, k, v, out: element (row, head, i) at data + row*row_stride + head*head_stride + i,
+ * strides in elements. */
+typedef struct rkvi_tensor {
+    void *data;
+    int64_t row_stride, head_stride;
+    rkv_type type; /* F32, F16, BF16 */
+} rkvi_tensor;
+
+typedef struct rkvi_site_mask {
+    rkv_mask kind;
+    int64_t width;
+} rkvi_site_mask;
+
+/* A partial of slot s, query head h: partials + s * q_heads * (dv + 2):
+ *   o of head h at [h * dv], m of head h at [q_heads * dv + h],
+ *   l of head h at [q_heads * dv + q_heads + h]. */
+typedef struct rkvi_attend_args {
+    rkvi_geom geom;
+    const rkvi_entry *entries;
+    const rkvi_row *rows; /* row0-based: rows[entry.row0 + r] */
+    const rkvi_span *spans;
+    const uint64_t *bases; /* this site's */
+    const rkvi_item *items;
+    float *partials;
+    rkvi_tensor q;
+    rkvi_site_mask mask;
+    uint32_t q_heads; /* a whole multiple of geom.n_heads; head h uses KV head h / (q_heads / n_heads) */
+    float scale;
+    float softcap; /* 0: none */
+} rkvi_attend_args;
+
+typedef struct rkvi_merge_args {
+    const rkvi_entry *entries;
+    const rkvi_merge_item *items;
+    const rkvi_node *nodes;
+    float *partials;
+    rkvi_tensor out;
+    float *lse;             /* NULL, or f32: lse[row * lse_row_stride + head] = m + log(l), natural */
+    int64_t lse_row_stride; /* elements */
+    const float *sinks;     /* NULL, or one f32 logit per query head: l += exp(sink - m) once, here */
+    uint32_t q_heads, dv;
+} rkvi_merge_args;
+
+/* New cell i (row i of k and v) goes to cell `cell` of the tile-layer at
+ * bases[base].  grid = n_cells * KV heads, index = cell * n_heads + head.
+ * Storing saturates: f16 to +-65504, bf16 to its largest finite value, fp8 to
+ * +-448 after division by the scale; a block's f16 scale of q8_0 and q4_0 to
+ * 65504; NaN is stored as 0.  Rounding to nearest, ties to even for f16, bf16,
+ * fp8; q8_0: d = amax/127, q = round(x/d) half away from zero; q4_0: d = value
+ * of largest magnitude / -8, q = min(15, (int)(x/d + 8.5)), as ggml. */
+typedef struct rkvi_new_cell {
+    uint64_t base;
+    uint32_t cell;
+    uint32_t row; /* its row in k and v */
+} rkvi_new_cell;
+
+typedef struct rkvi_store_args {
+    rkvi_geom geom;
+    const uint64_t *bases;
+    const rkvi_new_cell *cells;
+    rkvi_tensor k, v;
+} rkvi_store_args;
+
+/* grid = number of tile-layers; zeroes all their bytes. */
+typedef struct rkvi_open_args {
+    const uint64_t *bases;
+    const uint64_t *base_index; /* which of them */
+    uint64_t bytes;             /* of a tile-layer */
+} rkvi_open_args;
+
+typedef void (*rkvi_op_fn)(const void *args, uint64_t index);
+typedef struct rkvi_ops {
+    rkvi_op_fn fn[RKVI_OP_COUNT];
+    const char *name; /* "ref", "avx2", "avx512" */
+} rkvi_ops;
+
+/* The positions [*lo, *hi) that a row sees under a mask. */
+static inline void rkvi_visible(const rkvi_row *row, rkvi_site_mask mask, int64_t *lo, int64_t *hi)
+{
+    int64_t a = 0;
+    if (mask.kind == RKV_MASK_SLIDING && row->pos >= mask.width)
+        a = row->pos - mask.width + 1;
+    if (mask.kind == RKV_MASK_CHUNKED)
+        a = row->pos - row->pos % mask.width;
+    *lo = a > row->from ? a : row->from;
+    *hi = row->pos + 1 < row->to ? row->pos + 1 : row->to;
+}
+
+/* The cells [*c0, *c1) of a span that lie in positions [lo, hi), counted from
+ * the span's first cell; *c0 >= *c1 when none does. */
+static inline void rkvi_span_visible(const rkvi_span *s, int64_t lo, int64_t hi, uint32_t *c0, uint32_t *c1)
+{
+    const int64_t end = s->pos + s->count;
+    const int64_t a = lo > s->pos ? lo : s->pos, b = hi < end ? hi : end;
+    *c0 = (uint32_t)(a - s->pos);
+    *c1 = b > a ? (uint32_t)(b - s->pos) : *c0;
+}
+
+void rkvi_ops_ref(rkvi_ops *ops);    /* fills all entries */
+bool rkvi_ops_avx2(rkvi_ops *ops);   /* overwrites entries; false: not on this CPU */
+bool rkvi_ops_avx512(rkvi_ops *ops); /* likewise */
+/* ref, then the fastest that the CPU runs; `limit` "ref", "avx2", "avx512" or
+ * NULL holds it back. */
+void rkvi_ops_best(rkvi_ops *ops, const char *limit);
+
+#endif

@@ -1,0 +1,112 @@
+#include "ops_math.h"
+#include "ops_ref.h"
+
+#include <assert.h>
+
+/* Bits of a row: each query head of each row is computed alone, over its own
+ * visible cells, in order.  So nothing else that shares the item can matter. */
+
+#define DIM RKVI_HEAD_DIM_MAX
+#define LEAF_MAX 256u /* of rkvi_leaf_cells */
+
+/* Sums of every eighth product, then pairs of those. */
+static float dot(const float *a, const float *b, uint32_t dim)
+{
+    float s[8] = {0};
+    for (uint32_t i = 0; i < dim; i += 8)
+        for (uint32_t j = 0; j < 8; j++)
+            s[j] += a[i + j] * b[i + j];
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+static float score(const rkvi_attend_args *a, float product)
+{
+    const float s = product * a->scale;
+    return a->softcap != 0 ? a->softcap * rkvi_tanhf(s / a->softcap) : s;
+}
+
+/* Partial of the cells [t0, t1) of a leaf; false when it is empty. */
+static bool leaf_partial(const rkvi_job *j, uint64_t leaf, uint32_t row, const float *q,
+                         rkvi_partial out)
+{
+    const uint32_t dv = j->a->geom.dv;
+    rkvi_plane k, v;
+    uint32_t t0, t1;
+    rkvi_job_cells(j, leaf, row, &t0, &t1);
+    if (t0 >= t1 || !rkvi_job_leaf(j, leaf, &k, &v))
+        return false;
+    assert(t1 - t0 <= LEAF_MAX);
+    float s[LEAF_MAX], x[DIM], m = -INFINITY, l = 0;
+    for (uint32_t t = t0; t < t1; t++) {
+        rkvi_plane_get(&k, t, x);
+        s[t - t0] = score(j->a, dot(q, x, k.dim)) + 0.0f; /* no -0: m is one value */
+        m = s[t - t0] > m ? s[t - t0] : m;
+    }
+    if (m == -INFINITY)
+        return false;
+    memset(out.o, 0, dv * sizeof *out.o);
+    for (uint32_t t = t0; t < t1; t++) {
+        const float p = rkvi_expf(s[t - t0] - m);
+        l += p;
+        rkvi_plane_get(&v, t, x);
+        for (uint32_t i = 0; i < dv; i++)
+            out.o[i] += p * x[i];
+    }
+    *out.m = m;
+    *out.l = l;
+    return true;
+}
+
+static void decode_head(const rkvi_job *j, uint32_t row, const float *q, rkvi_partial out)
+{
+    rkvi_ref_tree t;
+    t.n = 0;
+    t.dv = j->a->geom.dv;
+    for (uint64_t leaf = j->item->leaf0; leaf < j->item->leaf1; leaf++)
+        if (leaf_partial(j, leaf, row, q, rkvi_ref_tree_next(&t, leaf)))
+            t.n++;
+    rkvi_ref_copy(out, rkvi_ref_tree_root(&t), t.dv);
+}
+
+static void prefill_head(const rkvi_job *j, uint32_t row, const float *q, rkvi_partial state)
+{
+    const uint32_t dv = j->a->geom.dv;
+    float m, l, o[DIM];
+    const rkvi_partial part = {.o = o, .m = &m, .l = &l};
+    if (j->item->flags & RKVI_ITEM_FIRST)
+        rkvi_partial_clear(state, dv);
+    for (uint64_t leaf = j->item->leaf0; leaf < j->item->leaf1; leaf++) {
+        if (!leaf_partial(j, leaf, row, q, part))
+            continue;
+        if (*state.m == -INFINITY)
+            rkvi_ref_copy(state, part, dv);
+        else
+            rkvi_ref_merge_into(state, part, dv);
+    }
+}
+
+typedef void (*head_fn)(const rkvi_job *j, uint32_t row, const float *q, rkvi_partial out);
+
+static void attend(const rkvi_attend_args *a, uint64_t index, head_fn fn)
+{
+    const rkvi_job j = rkvi_job_make(a, index);
+    float q[DIM];
+    for (uint32_t r = 0; r < j.item->n_rows; r++) {
+        const uint32_t row = j.item->row + r;
+        for (uint32_t h = j.head0; h < j.head0 + j.group; h++) {
+            rkvi_tensor_get(&a->q, (uint64_t)j.entry->row0 + row, h, a->geom.dk, q);
+            fn(&j, row, q,
+               rkvi_partial_at(a->partials, j.item->slot + r, a->q_heads, a->geom.dv, h));
+        }
+    }
+}
+
+void rkvi_ref_decode(const void *args, uint64_t index)
+{
+    attend(args, index, decode_head);
+}
+
+void rkvi_ref_prefill(const void *args, uint64_t index)
+{
+    attend(args, index, prefill_head);
+}

@@ -1,0 +1,409 @@
+#include "plan_work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- life cycle */
+
+static rkv_status work_init(rkvi_plan_work *w, const rkvi_config *cfg, uint64_t launches)
+{
+    w->live_room = cfg->max_items_site;
+    w->tile_lo = calloc(cfg->capacity_tiles, sizeof *w->tile_lo);
+    w->tile_hi = calloc(cfg->capacity_tiles, sizeof *w->tile_hi);
+    w->base0 = calloc(cfg->n_sequences + 1u, sizeof *w->base0);
+    w->items = calloc(cfg->max_items_site, sizeof *w->items);
+    w->item_launch = calloc(cfg->max_items_site, sizeof *w->item_launch);
+    w->counts = calloc(launches + 2, sizeof *w->counts);
+    w->live = calloc(w->live_room, sizeof *w->live);
+    bool ok = w->tile_lo && w->tile_hi && w->base0 && w->items && w->item_launch && w->counts && w->live;
+    for (uint32_t c = 0; c < cfg->n_leaf_classes; c++) {
+        w->span0[c] = calloc(cfg->n_sequences + 1u, sizeof **w->span0);
+        ok = ok && w->span0[c];
+    }
+    return ok ? RKV_OK : RKV_E_HOST_MEMORY;
+}
+
+static void work_free(rkvi_plan_work *w)
+{
+    free(w->tile_lo);
+    free(w->tile_hi);
+    free(w->base0);
+    free(w->items);
+    free(w->item_launch);
+    free(w->counts);
+    free(w->live);
+    for (uint32_t c = 0; c < RKVI_LEAF_CLASSES_MAX; c++)
+        free(w->span0[c]);
+}
+
+rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg)
+{
+    *p = (rkvi_plan){0};
+    const uint64_t launches = cfg->capacity_tiles + 2; /* of one site, one a tile-layer at most */
+    uint64_t max_spans = cfg->max_spans;
+    p->launches_room = cfg->n_sites * 4;
+    p->work = calloc(1, sizeof *p->work);
+    p->sites = calloc(cfg->n_sites, sizeof *p->sites);
+    p->launches = calloc(p->launches_room, sizeof *p->launches);
+    p->tile_launch = calloc(cfg->n_sites * cfg->capacity_tiles, sizeof *p->tile_launch);
+    p->leaf_launch = calloc(max_spans, sizeof *p->leaf_launch);
+    if (p->work && p->sites && p->launches && p->tile_launch && p->leaf_launch &&
+        work_init(p->work, cfg, launches) == RKV_OK)
+        return RKV_OK;
+    rkvi_plan_free(p);
+    return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan steps over %llu tiles at %u sites",
+                     (unsigned long long)cfg->capacity_tiles, cfg->n_sites);
+}
+
+void rkvi_plan_free(rkvi_plan *p)
+{
+    if (p->work)
+        work_free(p->work);
+    free(p->work);
+    free(p->sites);
+    free(p->launches);
+    free(p->tile_launch);
+    free(p->leaf_launch);
+    *p = (rkvi_plan){0};
+}
+
+/* ------------------------------------------------------------------ the list */
+
+void rkvi_plan_range(const rkvi_batch *b, const rkvi_batch_entry *e, rkvi_site_mask mask, int64_t *out_lo,
+                     int64_t *out_hi)
+{
+    int64_t lo = INT64_MAX, hi = INT64_MIN;
+    for (uint32_t i = e->row0; i < e->row0 + e->n_rows; i++) {
+        int64_t a, z;
+        rkvi_visible(&b->rows[i], mask, &a, &z);
+        lo = a < lo ? a : lo;
+        hi = z > hi ? z : hi;
+    }
+    *out_lo = lo;
+    *out_hi = hi;
+}
+
+/* Positions of the cells of each tile, for the whole batch. */
+static void tile_positions(rkvi_plan *p, const rkvi_plan_view *v)
+{
+    rkvi_plan_work *w = p->work;
+    uint64_t base = 0;
+    for (uint32_t e = 0; e < v->batch->n_entries; e++) {
+        const rkvi_seq *s = &v->seqs[v->batch->entries[e].sequence];
+        w->base0[e] = base;
+        for (uint32_t t = 0; t < s->n_tiles; t++) {
+            w->tile_lo[base + t] = INT64_MAX;
+            w->tile_hi[base + t] = INT64_MIN;
+        }
+        for (uint32_t i = 0; i < s->n_segments; i++) {
+            const rkvi_segment *g = &s->segments[i];
+            int64_t *lo = &w->tile_lo[base + g->tile_index], *hi = &w->tile_hi[base + g->tile_index];
+            *lo = g->pos < *lo ? g->pos : *lo;
+            *hi = g->pos + g->count > *hi ? g->pos + g->count : *hi;
+        }
+        base += s->n_tiles;
+    }
+    w->base0[v->batch->n_entries] = base;
+    p->n_bases = base;
+}
+
+static bool is_tail(const rkvi_plan_view *v, const rkvi_tile_layer *l)
+{
+    if (!v->predict)
+        return l->state == RKVI_IN_TAIL;
+    return (l->state == RKVI_IN_TAIL && !l->promoting) ||
+           (l->state == RKVI_LEAVING && l->enter_step <= v->step + 1) ||
+           (l->state == RKVI_ON_DEVICE && l->enter_step == v->step + 1 &&
+            l->out_mark == RKVI_RING_MARK_PENDING); /* leaves within this step */
+}
+
+static void fill_item(rkvi_ring_item *it, const rkvi_plan_view *v, uint32_t site, uint32_t tile)
+{
+    const uint32_t layer = v->cfg->sites[site].kv_layer;
+    const rkvi_tile_layer *l = rkvi_tile_layer_at(v->tiles, tile, layer);
+    *it = (rkvi_ring_item){.site = site,
+                           .layer = layer,
+                           .tile = tile,
+                           .generation = l->generation,
+                           .serial = v->tiles->tiles[tile].serial,
+                           .bytes = v->cfg->layers[layer].geom.bytes,
+                           .host_addr = l->host_addr,
+                           .out_mark = &l->out_mark};
+}
+
+/* The site's items, in order of entries and tiles; marks[] (may be NULL) tells
+ * of each base whether it is unseen, on the device, or which item it is. */
+static uint32_t site_items(const rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_ring_item *items,
+                           uint32_t *marks)
+{
+    const rkvi_plan_work *w = p->work;
+    const rkvi_site_config *sc = &v->cfg->sites[site];
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < v->batch->n_entries; e++) {
+        const rkvi_batch_entry *be = &v->batch->entries[e];
+        const rkvi_seq *s = &v->seqs[be->sequence];
+        int64_t lo, hi;
+        rkvi_plan_range(v->batch, be, sc->mask, &lo, &hi);
+        for (uint32_t t = 0; t < s->n_tiles; t++) {
+            const uint64_t base = w->base0[e] + t;
+            uint32_t mark = RKVI_TILE_UNSEEN;
+            if (w->tile_lo[base] < hi && w->tile_hi[base] > lo) {
+                mark = RKVI_TILE_DEVICE;
+                if (is_tail(v, rkvi_tile_layer_at(v->tiles, s->tiles[t], sc->kv_layer))) {
+                    mark = n;
+                    fill_item(&items[n++], v, site, s->tiles[t]);
+                }
+            }
+            if (marks)
+                marks[base] = mark;
+        }
+    }
+    return n;
+}
+
+/* Cuts the site's items into launches; returns how many launches. */
+static uint32_t cut_launches(const rkvi_plan_view *v, rkvi_ring_item *items, uint32_t n, uint64_t number)
+{
+    uint64_t total = 0, in_group = 0;
+    uint32_t launch = 0;
+    for (uint32_t i = 0; i < n; i++)
+        total += items[i].bytes;
+    const uint64_t limit = total <= v->launch_bytes ? total : v->launch_bytes ? v->group_bytes : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (in_group && in_group + items[i].bytes > limit) {
+            launch++;
+            in_group = 0;
+        }
+        in_group += items[i].bytes;
+        items[i].launch = number + launch;
+    }
+    return launch + 1;
+}
+
+uint32_t rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items)
+{
+    uint32_t n = 0, n_launches = 0;
+    uint64_t bytes = 0;
+    tile_positions(p, v);
+    for (uint32_t site = 0; site < v->cfg->n_sites; site++) {
+        uint32_t *marks = v->predict ? NULL : p->tile_launch + site * p->n_bases;
+        const uint64_t number = v->launch_base + n_launches;
+        const uint32_t k = site_items(p, v, site, items + n, marks);
+        const uint32_t launches = cut_launches(v, items + n, k, number);
+        for (uint64_t b = 0; marks && b < p->n_bases; b++)
+            if (marks[b] < k)
+                marks[b] = (uint32_t)(items[n + marks[b]].launch - number);
+        if (!v->predict)
+            p->sites[site] = (rkvi_plan_site){
+                .launch0 = n_launches, .n_launches = launches, .number0 = number, .list0 = n, .n_list = k};
+        for (uint32_t i = n; i < n + k; i++)
+            bytes += items[i].bytes;
+        n += k;
+        n_launches += launches;
+    }
+    if (!v->predict) {
+        p->n_launches = n_launches;
+        p->list_bytes = bytes;
+    }
+    return n;
+}
+
+/* ---------------------------------------------------------------- the tables */
+
+bool rkvi_mirror_room(rkvi_plan *p, const rkvi_mirror *m, uint64_t n, uint64_t item_bytes, uint64_t *out_off)
+{
+    const uint64_t off = rkvi_align_up(p->table_bytes, 256);
+    if (n * item_bytes > m->bytes || off > m->bytes - n * item_bytes)
+        return false;
+    *out_off = off;
+    p->table_bytes = off + n * item_bytes;
+    return true;
+}
+
+static bool write_rows(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
+{
+    const rkvi_batch *b = v->batch;
+    if (!rkvi_mirror_room(p, m, b->n_rows, sizeof(rkvi_row), &p->rows_off))
+        return false;
+    memcpy(m->host + p->rows_off, b->rows, b->n_rows * sizeof(rkvi_row));
+    return true;
+}
+
+/* Entries and spans of one class of leaves. */
+static bool write_class(rkvi_plan *p, const rkvi_plan_view *v, uint32_t c, rkvi_mirror *m)
+{
+    const rkvi_batch *b = v->batch;
+    const uint32_t leaf = v->cfg->leaf_cells[c];
+    rkvi_plan_class *pc = &p->classes[c];
+    uint64_t *span0 = p->work->span0[c], n = 0;
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        span0[e] = n;
+        n += rkvi_seq_n_leaves(&v->seqs[b->entries[e].sequence], leaf);
+    }
+    span0[b->n_entries] = n;
+    if (n > v->cfg->max_spans || !rkvi_mirror_room(p, m, b->n_entries, sizeof(rkvi_entry), &pc->entries_off) ||
+        !rkvi_mirror_room(p, m, n, sizeof(rkvi_span), &pc->spans_off))
+        return false;
+    rkvi_entry *entries = (rkvi_entry *)(m->host + pc->entries_off);
+    rkvi_span *spans = (rkvi_span *)(m->host + pc->spans_off);
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        const rkvi_batch_entry *be = &b->entries[e];
+        rkvi_seq_spans(&v->seqs[be->sequence], leaf, spans + span0[e]);
+        entries[e] = (rkvi_entry){.span0 = span0[e],
+                                  .n_spans = span0[e + 1] - span0[e],
+                                  .base0 = p->work->base0[e],
+                                  .row0 = be->row0,
+                                  .n_rows = be->n_rows};
+    }
+    return true;
+}
+
+/* Where the last n cells of a sequence lie. */
+static void write_cells_of(const rkvi_seq *s, uint32_t n, uint64_t base0, uint32_t row, rkvi_new_cell *out)
+{
+    uint32_t i = s->n_segments, left = n;
+    while (i > 0 && left > s->segments[i - 1].count)
+        left -= s->segments[--i].count;
+    for (uint32_t g = i - 1; n > 0; g++) {
+        const rkvi_segment *seg = &s->segments[g];
+        for (uint32_t c = seg->count - left; c < seg->count; c++, n--)
+            *out++ = (rkvi_new_cell){.base = base0 + seg->tile_index, .cell = seg->first + c, .row = row++};
+        left = g + 1 < s->n_segments ? s->segments[g + 1].count : 0;
+    }
+}
+
+/* New cells, and the tiles opened that they don't fill. */
+static bool write_cells(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
+{
+    const rkvi_batch *b = v->batch;
+    uint64_t n = 0;
+    for (uint32_t e = 0; e < b->n_entries; e++)
+        n += b->entries[e].n_new;
+    if (!rkvi_mirror_room(p, m, n, sizeof(rkvi_new_cell), &p->cells_off) ||
+        !rkvi_mirror_room(p, m, b->n_entries, sizeof(uint64_t), &p->open_off))
+        return false;
+    rkvi_new_cell *cells = (rkvi_new_cell *)(m->host + p->cells_off);
+    uint64_t *open = (uint64_t *)(m->host + p->open_off);
+    uint32_t row = 0;
+    p->n_open = 0;
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        const rkvi_batch_entry *be = &b->entries[e];
+        const rkvi_seq *s = &v->seqs[be->sequence];
+        const uint32_t fill = rkvi_seq_last_fill(s);
+        if (be->n_new == 0)
+            continue;
+        write_cells_of(s, be->n_new, p->work->base0[e], row, cells + row);
+        row += be->n_new;
+        if (fill <= be->n_new && fill < v->cfg->tile_cells)
+            open[p->n_open++] = p->work->base0[e] + s->n_tiles - 1;
+    }
+    p->n_new_cells = n;
+    return true;
+}
+
+/* The device address of each tile-layer at this site. */
+static bool write_bases(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, const rkvi_ring_item *items,
+                        uint64_t ring_addr, uint64_t ring_bytes, rkvi_mirror *m)
+{
+    rkvi_plan_site *ps = &p->sites[site];
+    const uint32_t layer = v->cfg->sites[site].kv_layer;
+    const uint32_t *marks = p->tile_launch + site * p->n_bases;
+    if (!rkvi_mirror_room(p, m, p->n_bases, sizeof(uint64_t), &ps->bases_off))
+        return false;
+    uint64_t *bases = (uint64_t *)(m->host + ps->bases_off);
+    const rkvi_ring_item *it = items + ps->list0;
+    uint64_t base = 0;
+    for (uint32_t e = 0; e < v->batch->n_entries; e++) {
+        const rkvi_seq *s = &v->seqs[v->batch->entries[e].sequence];
+        for (uint32_t t = 0; t < s->n_tiles; t++, base++) {
+            const uint32_t mark = marks[base];
+            if (mark < RKVI_TILE_DEVICE)
+                bases[base] = ring_addr + it++->at % ring_bytes;
+            else /* an unseen tile may still take new cells: its address is needed by store */
+                bases[base] = rkvi_tile_layer_at(v->tiles, s->tiles[t], layer)->device_addr;
+        }
+    }
+    return true;
+}
+
+static bool same_shape(const rkvi_plan *p, const rkvi_config *cfg, uint32_t a, uint32_t b)
+{
+    const rkvi_site_config *sa = &cfg->sites[a], *sb = &cfg->sites[b];
+    const rkvi_layer_config *la = &cfg->layers[sa->kv_layer], *lb = &cfg->layers[sb->kv_layer];
+    return la->leaf_class == lb->leaf_class && la->geom.bytes == lb->geom.bytes &&
+           sa->mask.kind == sb->mask.kind && sa->mask.width == sb->mask.width &&
+           p->sites[a].n_launches == p->sites[b].n_launches &&
+           memcmp(p->tile_launch + a * p->n_bases, p->tile_launch + b * p->n_bases,
+                  p->n_bases * sizeof *p->tile_launch) == 0;
+}
+
+/* Takes over the work of an earlier site of the same shape. */
+static bool share_items(rkvi_plan *p, const rkvi_config *cfg, uint32_t site)
+{
+    const uint32_t first = site > 8 ? site - 8 : 0;
+    for (uint32_t other = site; other-- > first;) {
+        if (!same_shape(p, cfg, site, other))
+            continue;
+        rkvi_plan_site *a = &p->sites[site], *b = &p->sites[other];
+        memcpy(&p->launches[a->launch0], &p->launches[b->launch0], b->n_launches * sizeof *p->launches);
+        a->merge0 = b->merge0;
+        a->n_merge = b->n_merge;
+        a->items_off = b->items_off;
+        a->merges_off = b->merges_off;
+        a->nodes_off = b->nodes_off;
+        return true;
+    }
+    return false;
+}
+
+static rkv_status launches_room(rkvi_plan *p)
+{
+    if (p->n_launches <= p->launches_room)
+        return RKV_OK;
+    rkvi_plan_launch *l = realloc(p->launches, 2 * (size_t)p->n_launches * sizeof *l);
+    if (!l)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan %u launches", p->n_launches);
+    p->launches = l;
+    p->launches_room = 2 * p->n_launches;
+    return RKV_OK;
+}
+
+rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ring_item *items,
+                            uint64_t ring_addr, uint64_t ring_bytes, rkvi_mirror *m)
+{
+    p->table_bytes = 0;
+    rkv_status s = launches_room(p);
+    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m);
+    for (uint32_t c = 0; ok && c < v->cfg->n_leaf_classes; c++)
+        ok = write_class(p, v, c, m);
+    for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++) {
+        ok = write_bases(p, v, site, items, ring_addr, ring_bytes, m);
+        if (ok && !share_items(p, v->cfg, site)) {
+            s = rkvi_plan_site_items(p, v, site, m);
+            ok = s == RKV_OK;
+        }
+    }
+    if (s != RKV_OK || ok)
+        return s;
+    return rkvi_fail(RKV_E_CAPACITY,
+                     "the step's tables take more than %llu bytes: too many separate runs of positions in "
+                     "one batch; use smaller batches",
+                     (unsigned long long)m->bytes);
+}
+
+void rkvi_plan_print(const rkvi_plan *p, const rkvi_config *cfg, void (*line)(void *, const char *), void *user)
+{
+    char text[200];
+    for (uint32_t site = 0; site < cfg->n_sites; site++)
+        for (uint32_t i = 0; i < p->sites[site].n_launches; i++) {
+            const rkvi_plan_site *s = &p->sites[site];
+            const rkvi_plan_launch *l = &p->launches[s->launch0 + i];
+            snprintf(text, sizeof text,
+                     "site %u launch %llu: decode items %llu, prefill items %llu, merges %llu, reads %llu bytes",
+                     site, (unsigned long long)(s->number0 + i), (unsigned long long)l->n_decode,
+                     (unsigned long long)l->n_prefill, (unsigned long long)l->n_merge,
+                     (unsigned long long)l->cost_bytes);
+            line(user, text);
+        }
+}

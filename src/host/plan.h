@@ -1,0 +1,114 @@
+/* plan.h: what a step will do, worked out on the host.  Pure: sequences,
+ * residency and a batch in, work items and a list out; no device, no change to
+ * the cache.
+ *
+ *   rkvi_plan_list     which tail tile-layers each site reads, in order of use,
+ *                      and with which launch of its site
+ *   (ring lays the list out: every slot has its address)
+ *   rkvi_plan_tables   the step's device tables, written into a mirror
+ *
+ * A site runs one launch if its tail fits half the ring, else one per group of
+ * tile-layers; the first launch takes what lies on the device as well.  With
+ * more changes between device and tail than RKVI_CHANGES_MAX, a sequence's
+ * device leaves are computed in order, with the launch of the tail leaf before
+ * them, so that pending partials stay few.
+ *
+ *   site  launch 0          launch 1          launch 2
+ *         device leaves     tail leaves       tail leaves      merge
+ *         + group 0         group 1           group 2         -> out
+ */
+#ifndef RKVI_PLAN_H
+#define RKVI_PLAN_H
+
+#include "batch.h"
+#include "config.h"
+#include "ring.h"
+#include "seq.h"
+#include "tile.h"
+
+#define RKVI_CHANGES_MAX 8u
+
+/* What plan sees of the cache. */
+typedef struct rkvi_plan_view {
+    const rkvi_config *cfg;
+    const rkvi_tiles *tiles;
+    const rkvi_seq *seqs;      /* with the batch's cells appended */
+    const rkvi_batch *batch;
+    uint64_t step;             /* number of the step that is planned */
+    uint64_t launch_base;      /* number of its first launch */
+    uint64_t launch_bytes;     /* most that a launch reads from the ring; 0: one tile-layer */
+    uint64_t group_bytes;      /* what a launch reads when the site takes several */
+    uint32_t target_runs;      /* work items wanted per launch, all entries together */
+    bool predict;              /* the step after: what enters the tail by then has entered */
+} rkvi_plan_view;
+
+/* One launch of a site: its part of the tables. */
+typedef struct rkvi_plan_launch {
+    uint64_t decode0, n_decode;   /* items, counted from the site's item table */
+    uint64_t prefill0, n_prefill;
+    uint64_t merge0, n_merge;     /* pending partials brought together after it */
+    uint64_t cost_bytes;          /* K and V that it reads */
+} rkvi_plan_launch;
+
+typedef struct rkvi_plan_site {
+    uint32_t launch0, n_launches; /* in launches[] */
+    uint64_t number0;             /* number of the first */
+    uint32_t list0, n_list;       /* in the ring's list */
+    uint64_t merge0, n_merge;     /* the last merge, to the output */
+    /* device tables, offsets into the mirror */
+    uint64_t bases_off, items_off, merges_off, nodes_off;
+} rkvi_plan_site;
+
+typedef struct rkvi_plan_class {
+    uint64_t entries_off, spans_off;
+} rkvi_plan_class;
+
+typedef struct rkvi_plan {
+    rkvi_plan_site *sites;
+    rkvi_plan_launch *launches;
+    uint32_t n_launches, launches_room;
+    rkvi_plan_class classes[RKVI_LEAF_CLASSES_MAX];
+    uint64_t rows_off, cells_off, open_off;
+    uint64_t n_new_cells, n_open;
+    uint64_t table_bytes;        /* used of the mirror */
+    uint64_t n_bases;            /* tiles of all entries */
+    uint64_t list_bytes;
+    uint64_t own_entries;
+    /* scratch */
+    uint32_t *tile_launch;       /* [site * capacity_tiles + base]: launch, or a mark below */
+    uint32_t *leaf_launch;
+    struct rkvi_plan_work *work;
+} rkvi_plan;
+
+/* In tile_launch. */
+#define RKVI_TILE_UNSEEN UINT32_MAX
+#define RKVI_TILE_DEVICE (UINT32_MAX - 1)
+
+rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg);
+void rkvi_plan_free(rkvi_plan *p);
+
+/* Writes the list's items (room for n_sites * capacity_tiles) and, unless
+ * predicting, the sites' launches.  Returns how many items. */
+uint32_t rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items);
+
+/* Where the tables are written and what they will be on the device. */
+typedef struct rkvi_mirror {
+    unsigned char *host;
+    uint64_t device_addr;
+    uint64_t bytes;
+} rkvi_mirror;
+
+/* Items are the ring's, laid out; ring_addr is the device address of the ring.
+ * RKV_E_UNSUPPORTED with a sentence when a table would be too small. */
+rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ring_item *items,
+                            uint64_t ring_addr, uint64_t ring_bytes, rkvi_mirror *m);
+
+/* Does any row of the batch see a cell of the entry's tile at a site?  What
+ * plan_list uses, for cache and tests. */
+void rkvi_plan_range(const rkvi_batch *b, const rkvi_batch_entry *e, rkvi_site_mask mask, int64_t *out_lo,
+                     int64_t *out_hi);
+
+/* Prints the plan, a line per launch (tests, debugging). */
+void rkvi_plan_print(const rkvi_plan *p, const rkvi_config *cfg, void (*line)(void *, const char *), void *user);
+
+#endif

@@ -1,0 +1,33 @@
+/* plan_work.h: what the files of plan share: scratch of one planning. */
+#ifndef RKVI_PLAN_WORK_H
+#define RKVI_PLAN_WORK_H
+
+#include "plan.h"
+
+/* A partial of all rows of a decode entry, waiting to be merged. */
+typedef struct rkvi_live_node {
+    uint32_t entry;
+    uint64_t leaf0, slot;
+} rkvi_live_node;
+
+typedef struct rkvi_plan_work {
+    int64_t *tile_lo, *tile_hi;  /* [base]: positions of a tile's cells, of the whole batch */
+    uint64_t *base0;             /* [entry] first base */
+    uint64_t *span0[RKVI_LEAF_CLASSES_MAX]; /* [entry] first span, one more at the end */
+    rkvi_item *items;            /* of one site, in order of entries */
+    uint32_t *item_launch;
+    uint64_t n_items, n_prefill;
+    uint64_t *counts;            /* [launch + 1] */
+    rkvi_live_node *live;
+    uint64_t n_live, live_room;
+    uint64_t n_merges, n_nodes;  /* written for this site */
+} rkvi_plan_work;
+
+/* Room in the mirror, 256-byte aligned, as an offset.  plan_tables checked the
+ * total against the mirror's size before (config's maxima hold). */
+bool rkvi_mirror_room(rkvi_plan *p, const rkvi_mirror *m, uint64_t n, uint64_t item_bytes, uint64_t *out_off);
+
+/* plan_site.c: the launches, items, merges and nodes of one site. */
+rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_mirror *m);
+
+#endif

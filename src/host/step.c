@@ -1,0 +1,393 @@
+#include "step_types.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s)
+{
+    if (s <= RKV_E_POISONED && h->poison == RKV_OK) {
+        h->poison = s;
+        snprintf(h->poison_text, sizeof h->poison_text, "%s", rkvi_error_text());
+    }
+    return s;
+}
+
+bool rkvi_step_is_open(const rkv_cache *h)
+{
+    return h->state != RKVI_STEP_IDLE;
+}
+
+uint32_t rkvi_step_next_site(const rkv_cache *h)
+{
+    return h->next_site;
+}
+
+const rkvi_batch *rkvi_step_batch(const rkv_cache *h)
+{
+    return &h->batch;
+}
+
+/* -------------------------------------------------------------------- begin */
+
+static void copy_batch(rkvi_batch *to, const rkvi_batch *from)
+{
+    to->n_entries = from->n_entries;
+    to->n_rows = from->n_rows;
+    memcpy(to->entries, from->entries, from->n_entries * sizeof *to->entries);
+    memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
+}
+
+/* Tells whether two batches are alike enough for a prediction to hold. */
+static uint64_t batch_print(const rkvi_batch *b)
+{
+    uint64_t x = 0xcbf29ce484222325u;
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        x = (x ^ b->entries[e].sequence) * 0x100000001b3u;
+        x = (x ^ (b->entries[e].n_new != 0)) * 0x100000001b3u;
+    }
+    return x;
+}
+
+/* The same sequences again, with the next positions. */
+static void predict_batch(rkv_cache *h)
+{
+    copy_batch(&h->next, &h->batch);
+    for (uint32_t e = 0; e < h->next.n_entries; e++) {
+        const rkvi_batch_entry *be = &h->next.entries[e];
+        int64_t pos = rkvi_seq_pos_end(&h->cache.seqs[be->sequence]);
+        for (uint32_t i = 0; be->n_new && i < be->n_rows; i++)
+            h->next.rows[be->row0 + i] = (rkvi_row){.pos = pos++, .from = 0, .to = INT64_MAX};
+    }
+}
+
+static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, bool predict)
+{
+    const bool op_level = h->cfg.mode == RKV_MODE_OP_LEVEL;
+    const uint64_t most = rkvi_ring_launch_bytes(&h->ring, h->cfg.largest_tile_layer_bytes);
+    const uint64_t group = h->cfg.copy_bytes < most ? h->cfg.copy_bytes : most;
+    return (rkvi_plan_view){.cfg = &h->cfg,
+                            .tiles = &h->cache.tiles,
+                            .seqs = h->cache.seqs,
+                            .batch = batch,
+                            .step = h->cache.step,
+                            .launch_base = h->launched + 1 + (predict ? h->plan.n_launches : 0),
+                            .launch_bytes = op_level ? 0 : most,
+                            .group_bytes = group,
+                            .target_runs = h->target_runs,
+                            .predict = predict};
+}
+
+static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
+{
+    if (h->ring.bytes == 0 || h->cfg.mode == RKV_MODE_OP_LEVEL || (h->cfg.flags & RKV_FLAG_NO_PREDICT))
+        return;
+    rkvi_plan_view v = view_of(h, next, true);
+    v.launch_base = last_launch + 1;
+    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_predicted_items(&h->ring));
+    rkvi_ring_predict(&h->ring, n, last_launch);
+}
+
+/* The mirror is free once the step that used it has ended. */
+static rkv_status take_tables(rkv_cache *h)
+{
+    rkvi_step_tables *t = &h->tables[h->cache.step % h->cfg.steps_ahead];
+    if (t->marker) {
+        rkv_status s = rkvi_timeline_sync(&h->compute, t->marker);
+        if (s == RKV_OK)
+            s = rkvi_timeline_sync(&h->uploads, t->upload_mark);
+        if (s != RKV_OK)
+            return s;
+        t->marker = 0;
+        h->stats.host_waits++;
+    }
+    h->now = t;
+    return RKV_OK;
+}
+
+static rkv_status plan_step(rkv_cache *h)
+{
+    const rkvi_plan_view v = view_of(h, &h->batch, false);
+    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
+    const uint64_t wrong = h->ring.predicted_wrong;
+    rkv_status s = RKV_OK;
+    if (h->ring.bytes)
+        rkvi_ring_plan(&h->ring, n);
+    h->missed = h->ring.predicted_wrong != wrong;
+    if (!(h->cfg.flags & RKV_FLAG_NO_PROMOTE))
+        s = rkvi_cache_promote(&h->cache, h->ring.items, n);
+    if (s == RKV_OK) {
+        const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
+                                   .access = RKVI_WRITE};
+        h->dev->vt->host_access(h->dev, &mirror, 1);
+        s = rkvi_plan_tables(&h->plan, &v, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, h->ring.bytes,
+                             &h->now->mirror);
+    }
+    return s;
+}
+
+static rkv_status enqueue_begin(rkv_cache *h)
+{
+    rkv_status s = rkvi_step_bring_back(h);
+    if (s == RKV_OK)
+        s = rkvi_step_upload(h);
+    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING)
+        s = rkvi_step_pump(h, 0);
+    return s;
+}
+
+/* What begin took is given back; copies that are in flight run on. */
+static rkv_status take_back(rkv_cache *h, bool enqueued, rkv_status s)
+{
+    char text[256];
+    snprintf(text, sizeof text, "%s", rkvi_error_text());
+    rkvi_cache_undo(&h->cache, &h->batch, enqueued);
+    rkvi_ring_reset(&h->ring, h->launched);
+    return s == RKV_OK ? s : rkvi_fail(s, "%s", text);
+}
+
+static rkv_status begin(rkv_cache *h)
+{
+    bool waited = false;
+    rkv_status s = take_tables(h);
+    if (s == RKV_OK)
+        s = rkvi_cache_begin(&h->cache, &h->batch, &waited);
+    h->stats.host_waits += waited;
+    if (s != RKV_OK)
+        return s;
+    s = plan_step(h);
+    if (s != RKV_OK)
+        return take_back(h, false, s);
+    s = enqueue_begin(h);
+    if (s != RKV_OK)
+        return take_back(h, true, s);
+    return RKV_OK;
+}
+
+rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
+{
+    if (h->state != RKVI_STEP_IDLE)
+        return rkvi_fail(RKV_E_STATE, "a step is open: end or abort it before the next begin");
+    copy_batch(&h->batch, batch);
+    const uint64_t print = batch_print(&h->batch);
+    const bool repeats = print == h->batch_print;
+    rkv_status s = begin(h);
+    if (s != RKV_OK)
+        return rkvi_step_seen_status(h, s);
+    h->batch_print = print;
+    h->state = RKVI_STEP_BEGUN;
+    h->next_site = 0;
+    h->stats.steps++;
+    h->stats.last_step_list_bytes = h->plan.list_bytes;
+    h->stats.own_entries += h->plan.own_entries;
+    if (!h->missed || repeats) {
+        predict_batch(h);
+        predict(h, &h->next, h->launched + h->plan.n_launches);
+    }
+    return RKV_OK;
+}
+
+/* ----------------------------------------------------------- start, streams */
+
+/* A call on another stream than the call before comes after it. */
+static rkv_status order_stream(rkv_cache *h, void *stream)
+{
+    uint64_t unseen = 0;
+    if (h->has_stream && stream != h->stream) {
+        rkv_status s = rkvi_timeline_wait(&h->compute, h->compute.last, stream, &unseen);
+        if (s != RKV_OK)
+            return s;
+    }
+    h->stream = stream;
+    h->has_stream = true;
+    return RKV_OK;
+}
+
+static rkv_status mark_compute(rkv_cache *h, void *stream)
+{
+    rkv_status s = rkvi_timeline_record(&h->compute, stream);
+    h->cache.compute_mark = h->compute.last;
+    return s;
+}
+
+static rkv_status start(rkv_cache *h, void *stream)
+{
+    rkv_status s = order_stream(h, stream);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->uploads, h->now->upload_mark, stream, &h->compute_seen.tables);
+    if (s == RKV_OK)
+        s = mark_compute(h, stream);
+    if (s == RKV_OK)
+        h->state = RKVI_STEP_RUNNING;
+    return s;
+}
+
+rkv_status rkvi_step_start(rkv_cache *h, void *stream)
+{
+    if (h->state == RKVI_STEP_IDLE)
+        return rkvi_fail(RKV_E_STATE, "no step is open: begin one before start");
+    if (h->state != RKVI_STEP_BEGUN)
+        return rkvi_fail(RKV_E_STATE, "the step was started already");
+    return rkvi_step_seen_status(h, start(h, stream));
+}
+
+/* ------------------------------------------------------------------- attend */
+
+/* The tile that an entry's first new cell joins, UINT32_MAX when it opens one. */
+static uint32_t joined_tile(const rkv_cache *h, const rkvi_batch_entry *e)
+{
+    const rkvi_seq *s = &h->cache.seqs[e->sequence];
+    const uint64_t before = (uint64_t)(s->n_tiles - 1) * h->cfg.tile_cells + rkvi_seq_last_fill(s) - e->n_new;
+    if (e->n_new == 0 || before % h->cfg.tile_cells == 0)
+        return UINT32_MAX;
+    return s->tiles[before / h->cfg.tile_cells];
+}
+
+/* Waits of the store: host copies given up, places handed on, transit. */
+static rkv_status before_store(rkv_cache *h, const rkvi_site_call *c)
+{
+    const uint32_t layer = c->site->kv_layer;
+    const rkvi_layer_state *ls = &h->cache.layers[layer];
+    uint64_t out = ls->store_out;
+    for (uint32_t e = 0; e < h->batch.n_entries; e++) {
+        const uint32_t tile = joined_tile(h, &h->batch.entries[e]);
+        const uint64_t mark = tile == UINT32_MAX ? 0 : rkvi_cache_drop_host_copy(&h->cache, tile, layer);
+        out = mark > out ? mark : out;
+    }
+    if (c->layer->has_tail) {
+        const uint64_t mark = h->cache.transit[h->cache.transit_of[layer]].out_mark;
+        out = mark > out ? mark : out;
+    }
+    rkv_status s = rkvi_timeline_wait(&h->out, out, c->stream, &h->compute_seen.out);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->in, ls->store_in, c->stream, &h->compute_seen.in);
+    return s;
+}
+
+/* Waits until the slots that launch g reads are filled. */
+static rkv_status wait_filled(rkv_cache *h, const rkvi_site_call *c, uint64_t number, bool *out_reads)
+{
+    uint64_t mark = 0;
+    *out_reads = false;
+    for (uint32_t i = c->plan->list0; i < c->plan->list0 + c->plan->n_list; i++) {
+        const rkvi_ring_item *it = &h->ring.items[i];
+        if (it->launch != number)
+            continue;
+        assert(it->in_mark);
+        *out_reads = true;
+        mark = it->in_mark > mark ? it->in_mark : mark;
+    }
+    return rkvi_timeline_wait(&h->in, mark, c->stream, &h->compute_seen.in);
+}
+
+static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+{
+    const uint64_t number = c->plan->number0 + g;
+    const bool op_level = h->cfg.mode == RKV_MODE_OP_LEVEL;
+    bool reads = false;
+    rkv_status s = RKV_OK;
+    if (h->ring.bytes)
+        s = op_level ? rkvi_step_pump_op_level(h, g + 1 < c->plan->n_launches ? number + 1 : number)
+                     : rkvi_step_pump(h, number);
+    if (s == RKV_OK)
+        s = wait_filled(h, c, number, &reads);
+    if (s == RKV_OK)
+        s = rkvi_launch_attend(h, c, g);
+    if (s == RKV_OK && reads)
+        s = rkvi_step_promote(h, c->a->site, number, c->stream);
+    if (s == RKV_OK && reads)
+        s = mark_compute(h, c->stream);
+    if (s != RKV_OK)
+        return s;
+    h->launch_marks[number % h->launch_room] = h->compute.last;
+    h->launched = number;
+    return reads && !op_level ? rkvi_step_pump(h, 0) : RKV_OK;
+}
+
+static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
+{
+    rkv_status s = h->state == RKVI_STEP_BEGUN ? start(h, c->stream) : order_stream(h, c->stream);
+    if (s == RKV_OK && c->site->stores && h->plan.n_new_cells) {
+        s = before_store(h, c);
+        if (s == RKV_OK)
+            s = rkvi_launch_store(h, c);
+    }
+    if (s == RKV_OK && h->cfg.mode == RKV_MODE_OP_LEVEL)
+        s = mark_compute(h, c->stream); /* the barrier: copies come after q */
+    for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++)
+        s = run_launch(h, c, g);
+    if (s == RKV_OK)
+        s = rkvi_launch_output(h, c);
+    if (s == RKV_OK)
+        s = mark_compute(h, c->stream);
+    if (s == RKV_OK && c->a->site == c->layer->last_site)
+        s = rkvi_step_leave(h, c->site->kv_layer);
+    return s;
+}
+
+rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream)
+{
+    if (h->state == RKVI_STEP_IDLE)
+        return rkvi_fail(RKV_E_STATE, "no step is open: begin one before attend");
+    if (h->state == RKVI_STEP_BROKEN)
+        return rkvi_fail(RKV_E_STATE, "an earlier call of this step failed: abort the step");
+    const rkvi_site_config *site = &h->cfg.sites[a->site];
+    const rkvi_site_call c = {.a = a,
+                              .site = site,
+                              .layer = &h->cfg.layers[site->kv_layer],
+                              .plan = &h->plan.sites[a->site],
+                              .stream = stream};
+    rkv_status s = attend(h, &c);
+    if (s != RKV_OK) {
+        h->state = RKVI_STEP_BROKEN;
+        return rkvi_step_seen_status(h, s);
+    }
+    h->next_site++;
+    return RKV_OK;
+}
+
+/* --------------------------------------------------------------- end, abort */
+
+static rkv_status end(rkv_cache *h, const rkvi_batch *next, void *stream)
+{
+    rkv_status s = order_stream(h, stream);
+    if (s == RKV_OK)
+        s = mark_compute(h, stream);
+    if (s == RKV_OK)
+        s = rkvi_step_leave(h, UINT32_MAX);
+    if (s != RKV_OK)
+        return s;
+    rkvi_cache_end(&h->cache);
+    if (next) {
+        copy_batch(&h->next, next);
+        predict(h, &h->next, h->launched);
+    }
+    return h->cfg.mode == RKV_MODE_RING ? rkvi_step_pump(h, 0) : RKV_OK;
+}
+
+rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
+{
+    if (h->state == RKVI_STEP_IDLE)
+        return rkvi_fail(RKV_E_STATE, "no step is open: there is nothing to end");
+    if (h->state == RKVI_STEP_BROKEN)
+        return rkvi_fail(RKV_E_STATE, "an earlier call of this step failed: abort the step");
+    if (h->next_site < h->cfg.n_sites)
+        return rkvi_fail(RKV_E_STATE, "site %u of %u has not been attended: attend it, or abort the step",
+                         h->next_site, h->cfg.n_sites);
+    rkv_status s = end(h, next, stream);
+    if (s != RKV_OK) {
+        h->state = RKVI_STEP_BROKEN;
+        return rkvi_step_seen_status(h, s);
+    }
+    h->now->marker = h->compute.last;
+    h->state = RKVI_STEP_IDLE;
+    return RKV_OK;
+}
+
+void rkvi_step_abort(rkv_cache *h)
+{
+    take_back(h, true, RKV_OK);
+    h->now->marker = h->compute.last;
+    h->state = RKVI_STEP_IDLE;
+    h->stats.aborted_steps++;
+}

@@ -1,0 +1,70 @@
+/* step.h: runs a plan and the cache's moves: the only part that enqueues.
+ *
+ *             begin            start            last site, end
+ *   [ IDLE ] -------> [ BEGUN ] -----> [ RUNNING ] -----------> [ IDLE ]
+ *       ^                |                 |
+ *       +---- abort -----+-----------------+     device fault: poisoned, in rkv_cache
+ *
+ * Owner of the state: the thread that calls; api holds the handle's mutex. */
+#ifndef RKVI_STEP_H
+#define RKVI_STEP_H
+
+#include "batch.h"
+#include "config.h"
+#include "device.h"
+
+/* The public handle.  Its insides are in cache.h and step_types.h; api sees
+ * it through these calls alone.  All but create and destroy are called with
+ * the handle's lock held. */
+
+/* Takes over cfg's arrays and the device on success (destroy frees both). */
+rkv_status rkvi_handle_create(const rkvi_config *cfg, rkvi_device *dev, rkv_cache **out);
+void rkvi_handle_destroy(rkv_cache *h);
+
+const rkvi_config *rkvi_handle_config(const rkv_cache *h);
+rkvi_device *rkvi_handle_device(const rkv_cache *h);
+/* A batch with room for n_sequences entries and max_rows rows, for api to fill. */
+rkvi_batch *rkvi_handle_batch(rkv_cache *h);
+
+void rkvi_handle_lock(const rkv_cache *h);
+void rkvi_handle_unlock(const rkv_cache *h);
+
+/* RKV_OK, or RKV_E_POISONED with the first fault's text. */
+rkv_status rkvi_handle_alive(const rkv_cache *h);
+bool rkvi_step_is_open(const rkv_cache *h);
+
+void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out);
+void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_info *out);
+void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out);
+void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_state *out);
+
+/* Between steps only. */
+void rkvi_handle_clear(rkv_cache *h);
+void rkvi_handle_sequence_clear(rkv_cache *h, uint32_t sequence);
+void rkvi_handle_sequence_truncate(rkv_cache *h, uint32_t sequence, int64_t from_pos);
+
+/* Counts tiles over several batches (api has resolved each of them, positions
+ * going on from batch to batch): call reset, then add for each. */
+void rkvi_check_reset(rkv_cache *h);
+rkv_status rkvi_check_add(rkv_cache *h, const rkvi_batch *batch);
+
+rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch);
+rkv_status rkvi_step_start(rkv_cache *h, void *stream);
+
+/* Tensors resolved: strides filled, types set.  The site is the next one. */
+typedef struct rkvi_attend {
+    uint32_t site;
+    rkvi_tensor q, k, v, out;
+    float *lse;
+    int64_t lse_row_stride;
+    const float *sinks;
+} rkvi_attend;
+uint32_t rkvi_step_next_site(const rkv_cache *h); /* n_sites when all are done */
+const rkvi_batch *rkvi_step_batch(const rkv_cache *h);
+rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream);
+
+/* `next` resolved, or NULL. */
+rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream);
+void rkvi_step_abort(rkv_cache *h);
+
+#endif

@@ -1,0 +1,280 @@
+/* step_copy.c: everything that crosses a link, and the waits around it. */
+#include "step_types.h"
+
+#include <assert.h>
+
+static rkvi_tile_layer *tile_layer(rkv_cache *h, uint32_t tile, uint32_t layer)
+{
+    return rkvi_tile_layer_at(&h->cache.tiles, tile, layer);
+}
+
+static uint64_t mark_of_launch(const rkv_cache *h, uint64_t launch)
+{
+    if (launch == 0)
+        return 0;
+    /* Older than the table: its place was taken by a later launch. */
+    return h->launch_marks[launch % h->launch_room];
+}
+
+/* ------------------------------------------------------------------ copy in */
+
+static void count_in(rkv_cache *h, uint64_t bytes)
+{
+    h->stats.copies_in++;
+    if (bytes > h->stats.largest_copy_in_bytes)
+        h->stats.largest_copy_in_bytes = bytes;
+}
+
+static rkv_status copy_group(rkv_cache *h, const rkvi_copy_group *g)
+{
+    const rkvi_copy copy = {.direction = RKVI_H2D,
+                            .dst = (unsigned char *)h->ring_memory + g->offset,
+                            .src = (const void *)(uintptr_t)g->host_addr,
+                            .width_bytes = g->width_bytes,
+                            .rows = g->rows,
+                            .dst_pitch_bytes = g->width_bytes,
+                            .src_pitch_bytes = g->rows > 1 ? g->pitch_bytes : g->width_bytes};
+    rkv_status s = rkvi_timeline_wait(&h->compute, mark_of_launch(h, g->dep), h->in_stream, &h->in_seen.compute);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->out, g->out_mark, h->in_stream, &h->in_seen.out);
+    if (s == RKV_OK)
+        s = rkvi_arena_copy(h->arena, &copy, h->in_stream);
+    if (s == RKV_OK)
+        s = rkvi_timeline_record(&h->in, h->in_stream);
+    return s;
+}
+
+static rkv_status issue(rkv_cache *h, const rkvi_copy_group *g)
+{
+    rkv_status s = copy_group(h, g);
+    if (s != RKV_OK)
+        return s;
+    rkvi_ring_issued(&h->ring, g, h->in.last);
+    for (uint32_t i = g->first; i < g->first + g->n_items; i++) {
+        const rkvi_ring_item *it = &h->ring.items[i];
+        const uint32_t place = tile_layer(h, it->tile, it->layer)->host_place;
+        assert(place != RKVI_NO_PLACE);
+        h->cache.layers[it->layer].host_in[place] = h->in.last;
+    }
+    count_in(h, g->rows * g->width_bytes);
+    h->stats.streamed_bytes += g->rows * g->width_bytes;
+    h->stats.streamed_tile_layers += g->n_items;
+    return RKV_OK;
+}
+
+rkv_status rkvi_step_pump(rkv_cache *h, uint64_t needed)
+{
+    rkvi_copy_group g;
+    bool any = false;
+    while (rkvi_ring_next_group(&h->ring, h->launched, needed, &g)) {
+        rkv_status s = issue(h, &g);
+        if (s != RKV_OK)
+            return s;
+        any = true;
+    }
+    if (any) {
+        const uint64_t ahead = rkvi_ring_ahead_bytes(&h->ring, h->launched);
+        if (ahead > h->stats.run_ahead_bytes)
+            h->stats.run_ahead_bytes = ahead;
+    }
+    return RKV_OK;
+}
+
+rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto)
+{
+    rkvi_copy_group g;
+    while (h->ring.next < h->ring.n_list && h->ring.items[h->ring.next].launch <= upto) {
+        if (!rkvi_ring_next_group(&h->ring, h->launched, upto, &g))
+            break;
+        rkv_status s = rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute);
+        if (s == RKV_OK)
+            s = issue(h, &g);
+        if (s != RKV_OK)
+            return s;
+    }
+    return RKV_OK;
+}
+
+static rkv_status bring_back(rkv_cache *h, const rkvi_move *m)
+{
+    rkvi_tile_layer *l = tile_layer(h, m->tile, m->layer);
+    rkvi_layer_state *ls = &h->cache.layers[m->layer];
+    rkvi_place_marks *marks = &ls->device_marks[m->place];
+    const uint64_t bytes = h->cfg.layers[m->layer].geom.bytes;
+    const rkvi_copy copy = {.direction = RKVI_H2D,
+                            .dst = (void *)(uintptr_t)l->device_addr,
+                            .src = (const void *)(uintptr_t)l->host_addr,
+                            .width_bytes = bytes,
+                            .rows = 1};
+    rkv_status s = rkvi_timeline_wait(&h->compute, marks->used, h->in_stream, &h->in_seen.compute);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->out, marks->out, h->in_stream, &h->in_seen.out);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->out, l->out_mark, h->in_stream, &h->in_seen.out);
+    if (s == RKV_OK)
+        s = rkvi_arena_copy(h->arena, &copy, h->in_stream);
+    if (s == RKV_OK)
+        s = rkvi_timeline_record(&h->in, h->in_stream);
+    if (s != RKV_OK)
+        return s;
+    marks->in = ls->store_in = ls->host_in[l->host_place] = h->in.last;
+    count_in(h, bytes);
+    h->stats.brought_back_bytes += bytes;
+    return RKV_OK;
+}
+
+rkv_status rkvi_step_bring_back(rkv_cache *h)
+{
+    for (uint32_t i = 0; i < h->cache.n_moves; i++) {
+        rkvi_move *m = &h->cache.moves[i];
+        rkv_status s = m->kind == RKVI_MOVE_BRING_BACK ? bring_back(h, m) : RKV_OK;
+        if (s != RKV_OK)
+            return s;
+    }
+    return RKV_OK;
+}
+
+rkv_status rkvi_step_upload(rkv_cache *h)
+{
+    rkvi_step_tables *t = h->now;
+    const uint64_t bytes = h->plan.table_bytes;
+    const rkvi_copy copy = {.direction = RKVI_H2D,
+                            .dst = (void *)(uintptr_t)t->mirror.device_addr,
+                            .src = t->mirror.host,
+                            .width_bytes = bytes,
+                            .rows = 1};
+    rkv_status s = rkvi_dev(copy, h->dev, &copy, h->table_stream);
+    if (s == RKV_OK)
+        s = rkvi_timeline_record(&h->uploads, h->table_stream);
+    if (s != RKV_OK)
+        return s;
+    t->upload_mark = h->uploads.last;
+    h->stats.table_bytes += bytes;
+    return RKV_OK;
+}
+
+/* ----------------------------------------------------------------- copy out */
+
+/* Can b's copy-out be one with that of a and those before it? */
+static bool adjacent(rkv_cache *h, const rkvi_move *a, const rkvi_move *b)
+{
+    const rkvi_tile_layer *x = tile_layer(h, a->tile, a->layer), *y = tile_layer(h, b->tile, b->layer);
+    const uint64_t bytes = h->cfg.layers[a->layer].geom.bytes;
+    return a->layer == b->layer && x->device_addr + bytes == y->device_addr && x->host_addr + bytes == y->host_addr;
+}
+
+static bool leaves_now(const rkvi_move *m, uint32_t layer)
+{
+    return m->kind == RKVI_MOVE_LEAVE && !m->done &&
+           (layer == UINT32_MAX || (m->layer == layer && m->in_step));
+}
+
+/* Moves [i, j) that leave in one copy. */
+static rkv_status copy_out(rkv_cache *h, uint32_t i, uint32_t j)
+{
+    rkvi_move *m = h->cache.moves;
+    const rkvi_tile_layer *l = tile_layer(h, m[i].tile, m[i].layer);
+    const uint64_t bytes = h->cfg.layers[m[i].layer].geom.bytes * (j - i);
+    uint64_t in_mark = 0;
+    for (uint32_t k = i; k < j; k++) {
+        const uint64_t mark =
+            h->cache.layers[m[k].layer].host_in[tile_layer(h, m[k].tile, m[k].layer)->host_place];
+        in_mark = mark > in_mark ? mark : in_mark;
+    }
+    const rkvi_copy copy = {.direction = RKVI_D2H,
+                            .dst = (void *)(uintptr_t)l->host_addr,
+                            .src = (const void *)(uintptr_t)l->device_addr,
+                            .width_bytes = bytes,
+                            .rows = 1};
+    rkv_status s = rkvi_timeline_wait(&h->in, in_mark, h->out_stream, &h->out_seen.in);
+    if (s == RKV_OK)
+        s = rkvi_arena_copy(h->arena, &copy, h->out_stream);
+    h->stats.copies_out += s == RKV_OK;
+    h->stats.demoted_bytes += s == RKV_OK ? bytes : 0;
+    return s;
+}
+
+static void settle(rkv_cache *h, uint32_t layer, uint64_t out_mark)
+{
+    for (uint32_t i = 0; i < h->cache.n_moves; i++) {
+        rkvi_move *m = &h->cache.moves[i];
+        if (!leaves_now(m, layer))
+            continue;
+        h->stats.demoted_tile_layers++;
+        h->stats.demoted_free_tile_layers += m->has_copy;
+        if (tile_layer(h, m->tile, m->layer)->device_place == RKVI_NO_PLACE)
+            h->cache.transit[h->cache.transit_of[m->layer]].out_mark = out_mark;
+        rkvi_cache_left(&h->cache, m, out_mark);
+    }
+}
+
+rkv_status rkvi_step_leave(rkv_cache *h, uint32_t layer)
+{
+    const rkvi_move *m = h->cache.moves;
+    const uint32_t n = h->cache.n_moves;
+    bool any = false, copies = false;
+    for (uint32_t i = 0; i < n; i++) {
+        any = any || leaves_now(&m[i], layer);
+        copies = copies || (leaves_now(&m[i], layer) && !m[i].has_copy);
+    }
+    if (!any)
+        return RKV_OK;
+    rkv_status s = RKV_OK;
+    if (copies)
+        s = rkvi_timeline_wait(&h->compute, h->compute.last, h->out_stream, &h->out_seen.compute);
+    for (uint32_t i = 0; i < n && s == RKV_OK && copies;) {
+        uint32_t j = i + 1;
+        if (!leaves_now(&m[i], layer) || m[i].has_copy) {
+            i++;
+            continue;
+        }
+        while (j < n && leaves_now(&m[j], layer) && !m[j].has_copy && adjacent(h, &m[j - 1], &m[j]))
+            j++;
+        s = copy_out(h, i, j);
+        i = j;
+    }
+    if (s == RKV_OK && copies)
+        s = rkvi_timeline_record(&h->out, h->out_stream);
+    if (s == RKV_OK)
+        settle(h, layer, h->out.last);
+    return s;
+}
+
+/* ------------------------------------------------------------------ promote */
+
+static rkv_status promote(rkv_cache *h, rkvi_move *m, void *stream)
+{
+    const rkvi_ring_item *it = &h->ring.items[m->item];
+    const rkvi_layer_state *ls = &h->cache.layers[m->layer];
+    const rkvi_place_marks *marks = &ls->device_marks[m->place];
+    const rkvi_copy copy = {.direction = RKVI_D2D,
+                            .dst = rkvi_pool_at(&ls->device, m->place),
+                            .src = (unsigned char *)h->ring_memory + it->at % h->ring.bytes,
+                            .width_bytes = it->bytes,
+                            .rows = 1};
+    rkv_status s = rkvi_timeline_wait(&h->out, marks->out, stream, &h->compute_seen.out);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->in, marks->in, stream, &h->compute_seen.in);
+    if (s == RKV_OK)
+        s = rkvi_dev(copy, h->dev, &copy, stream);
+    if (s != RKV_OK)
+        return s;
+    m->done = true;
+    h->stats.promoted_bytes += it->bytes;
+    h->stats.promoted_tile_layers++;
+    return RKV_OK;
+}
+
+rkv_status rkvi_step_promote(rkv_cache *h, uint32_t site, uint64_t launch, void *stream)
+{
+    for (uint32_t i = 0; i < h->cache.n_moves; i++) {
+        rkvi_move *m = &h->cache.moves[i];
+        if (m->kind != RKVI_MOVE_PROMOTE || m->done)
+            continue;
+        const rkvi_ring_item *it = &h->ring.items[m->item];
+        rkv_status s = it->site == site && it->launch == launch ? promote(h, m, stream) : RKV_OK;
+        if (s != RKV_OK)
+            return s;
+    }
+    return RKV_OK;
+}

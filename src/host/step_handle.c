@@ -1,0 +1,404 @@
+/* step_handle.c: making, destroying and asking a handle. */
+#include "step_types.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define IN_EVENTS 1024u /* more than copies the ring holds, so that a mark is itself */
+#define EVENTS 256u
+
+/* ------------------------------------------------------------------- memory */
+
+static rkv_status device_alloc(rkv_cache *h, uint64_t bytes, void **out)
+{
+    if (bytes == 0)
+        return RKV_OK;
+    if (h->cfg.allocator.alloc) {
+        *out = h->cfg.allocator.alloc(h->cfg.allocator.user, bytes);
+        if (!*out)
+            return rkvi_fail(RKV_E_DEVICE_MEMORY, "the engine's device allocator refused %llu bytes",
+                             (unsigned long long)bytes);
+    } else {
+        rkv_status s = rkvi_dev(mem_alloc, h->dev, bytes, out);
+        if (s != RKV_OK)
+            return s;
+    }
+    h->device_bytes += bytes;
+    return RKV_OK;
+}
+
+static void device_free(rkv_cache *h, void *ptr, uint64_t bytes)
+{
+    if (ptr && h->cfg.allocator.free)
+        h->cfg.allocator.free(h->cfg.allocator.user, ptr, bytes);
+    else if (ptr && !h->cfg.allocator.alloc)
+        rkvi_dev(mem_free, h->dev, ptr);
+}
+
+static uint64_t layer_bytes(const rkvi_layer_config *l)
+{
+    return l->device_places * l->geom.bytes;
+}
+
+static rkv_status alloc_tables(rkv_cache *h)
+{
+    for (uint32_t i = 0; i < h->cfg.steps_ahead; i++) {
+        rkvi_mirror *m = &h->tables[i].mirror;
+        void *device = NULL, *host = NULL;
+        rkv_status s = device_alloc(h, h->cfg.table_bytes, &device);
+        m->device_addr = (uint64_t)(uintptr_t)device;
+        if (s == RKV_OK)
+            s = rkvi_dev(host_alloc, h->dev, h->cfg.table_bytes, &host);
+        m->host = host;
+        m->bytes = h->cfg.table_bytes;
+        if (s != RKV_OK)
+            return s;
+    }
+    return RKV_OK;
+}
+
+static rkv_status alloc_device(rkv_cache *h)
+{
+    rkv_status s = RKV_OK;
+    for (uint32_t l = 0; l < h->cfg.n_layers && s == RKV_OK; l++)
+        s = device_alloc(h, layer_bytes(&h->cfg.layers[l]), &h->layer_memory[l]);
+    if (s == RKV_OK)
+        s = device_alloc(h, h->cfg.ring_bytes, &h->ring_memory);
+    if (s == RKV_OK)
+        s = device_alloc(h, h->cfg.transit_bytes, &h->transit_memory);
+    if (s == RKV_OK)
+        s = device_alloc(h, h->cfg.partial_bytes, &h->partials);
+    return s == RKV_OK ? alloc_tables(h) : s;
+}
+
+static void free_device(rkv_cache *h)
+{
+    for (uint32_t i = 0; h->tables && i < h->cfg.steps_ahead; i++) {
+        device_free(h, (void *)(uintptr_t)h->tables[i].mirror.device_addr, h->cfg.table_bytes);
+        if (h->tables[i].mirror.host)
+            rkvi_dev(host_free, h->dev, h->tables[i].mirror.host);
+    }
+    for (uint32_t l = 0; h->layer_memory && l < h->cfg.n_layers; l++)
+        device_free(h, h->layer_memory[l], layer_bytes(&h->cfg.layers[l]));
+    device_free(h, h->ring_memory, h->cfg.ring_bytes);
+    device_free(h, h->transit_memory, h->cfg.transit_bytes);
+    device_free(h, h->partials, h->cfg.partial_bytes);
+}
+
+/* ------------------------------------------------------------------- create */
+
+static rkv_status batch_room(rkvi_batch *b, const rkvi_config *cfg)
+{
+    b->entries = calloc(cfg->n_sequences, sizeof *b->entries);
+    b->rows = calloc(cfg->max_rows, sizeof *b->rows);
+    return b->entries && b->rows ? RKV_OK : RKV_E_HOST_MEMORY;
+}
+
+static void batch_free(rkvi_batch *b)
+{
+    free(b->entries);
+    free(b->rows);
+}
+
+static rkv_status alloc_host(rkv_cache *h)
+{
+    const rkvi_config *cfg = &h->cfg;
+    h->launch_room = 2 * cfg->n_sites * (cfg->capacity_tiles + 1);
+    h->launch_room = h->launch_room < 65536 ? h->launch_room : 65536;
+    h->layer_memory = calloc(cfg->n_layers, sizeof *h->layer_memory);
+    h->tables = calloc(cfg->steps_ahead, sizeof *h->tables);
+    h->launch_marks = calloc(h->launch_room, sizeof *h->launch_marks);
+    if (h->layer_memory && h->tables && h->launch_marks && batch_room(&h->batch, cfg) == RKV_OK &&
+        batch_room(&h->scratch, cfg) == RKV_OK && batch_room(&h->next, cfg) == RKV_OK)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a handle of %u sites and %u rows", cfg->n_sites, cfg->max_rows);
+}
+
+static rkv_status make_streams(rkv_cache *h)
+{
+    rkv_status s = rkvi_dev(stream_create, h->dev, "rollkv in", &h->in_stream);
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_create, h->dev, "rollkv out", &h->out_stream);
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_create, h->dev, "rollkv tables", &h->table_stream);
+    if (s == RKV_OK)
+        s = rkvi_timeline_init(&h->in, h->dev, IN_EVENTS);
+    if (s == RKV_OK)
+        s = rkvi_timeline_init(&h->out, h->dev, EVENTS);
+    if (s == RKV_OK)
+        s = rkvi_timeline_init(&h->compute, h->dev, IN_EVENTS);
+    if (s == RKV_OK)
+        s = rkvi_timeline_init(&h->uploads, h->dev, EVENTS);
+    return s;
+}
+
+static rkv_status make_ring(rkv_cache *h)
+{
+    const rkvi_config *cfg = &h->cfg;
+    uint64_t smallest = 0, tail_sites = 0;
+    for (uint32_t s = 0; s < cfg->n_sites; s++) {
+        const rkvi_layer_config *l = &cfg->layers[cfg->sites[s].kv_layer];
+        if (!l->has_tail)
+            continue;
+        smallest = smallest == 0 || l->geom.bytes < smallest ? l->geom.bytes : smallest;
+        tail_sites++;
+    }
+    if (cfg->ring_bytes == 0)
+        return RKV_OK;
+    rkv_status s = rkvi_ring_init(&h->ring, cfg->ring_bytes, cfg->copy_bytes, smallest,
+                                  (uint32_t)(tail_sites * cfg->capacity_tiles));
+    h->ring.join = !(cfg->flags & RKV_FLAG_NO_JOIN) && cfg->mode == RKV_MODE_RING;
+    return s;
+}
+
+static rkv_status make_arena(rkv_cache *h, int32_t device_node)
+{
+    const rkvi_config *cfg = &h->cfg;
+    rkvi_arena_class *classes = calloc(cfg->n_layers, sizeof *classes);
+    uint32_t n = 0;
+    if (!classes)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u KV layers", cfg->n_layers);
+    for (uint32_t l = 0; l < cfg->n_layers; l++) {
+        const rkvi_layer_config *lc = &cfg->layers[l];
+        if (lc->host_places)
+            classes[n++] = (rkvi_arena_class){.extent_bytes = lc->extent_places * lc->geom.bytes,
+                                              .n_extents = rkvi_div_up(lc->host_places, lc->extent_places)};
+    }
+    const rkvi_arena_settings settings = {
+        .dev = h->dev,
+        .limit_bytes = cfg->host_limit_bytes,
+        .total_bytes = cfg->host_tail_bytes,
+        .classes = n ? classes : NULL,
+        .n_classes = n,
+        .numa_node = cfg->numa > 0 ? cfg->numa - 1 : cfg->numa == RKV_NUMA_OFF ? -1 : device_node,
+        .no_huge_pages = (cfg->flags & RKV_FLAG_NO_HUGE_PAGES) != 0,
+        .progress = cfg->progress,
+        .progress_user = cfg->progress_user,
+    };
+    rkv_status s = n ? rkvi_arena_create(&settings, &h->arena) : RKV_OK;
+    free(classes);
+    return s;
+}
+
+static rkv_status fill_handle(rkv_cache *h)
+{
+    rkvi_device_info info;
+    rkv_status s = rkvi_dev(info, h->dev, &info);
+    if (s == RKV_OK)
+        s = alloc_host(h);
+    if (s == RKV_OK)
+        s = rkvi_plan_init(&h->plan, &h->cfg);
+    if (s == RKV_OK)
+        s = make_ring(h);
+    if (s == RKV_OK)
+        s = make_streams(h);
+    if (s == RKV_OK)
+        s = alloc_device(h);
+    if (s == RKV_OK)
+        s = make_arena(h, info.numa_node);
+    if (s != RKV_OK)
+        return s;
+    h->target_runs = 4 * info.n_workers;
+    const rkvi_cache_memory memory = {.layers = h->layer_memory, .transit = h->transit_memory};
+    return rkvi_cache_init(&h->cache, &h->cfg, &memory, h->arena);
+}
+
+static void release(rkv_cache *h)
+{
+    rkvi_cache_free(&h->cache);
+    rkvi_arena_destroy(h->arena);
+    free_device(h);
+    rkvi_timeline_free(&h->in);
+    rkvi_timeline_free(&h->out);
+    rkvi_timeline_free(&h->compute);
+    rkvi_timeline_free(&h->uploads);
+    void *const streams[] = {h->in_stream, h->out_stream, h->table_stream};
+    for (int i = 0; i < 3; i++)
+        if (streams[i])
+            rkvi_dev(stream_destroy, h->dev, streams[i]);
+    rkvi_ring_free(&h->ring);
+    rkvi_plan_free(&h->plan);
+    batch_free(&h->batch);
+    batch_free(&h->scratch);
+    batch_free(&h->next);
+    free(h->layer_memory);
+    free(h->tables);
+    free(h->launch_marks);
+    free(h->ranges);
+    if (h->lock_made)
+        pthread_mutex_destroy(&h->lock);
+    free(h);
+}
+
+rkv_status rkvi_handle_create(const rkvi_config *cfg, rkvi_device *dev, rkv_cache **out)
+{
+    rkv_cache *h = calloc(1, sizeof *h);
+    if (!h)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a handle of %zu bytes", sizeof *h);
+    h->cfg = *cfg;
+    h->dev = dev;
+    h->lock_made = pthread_mutex_init(&h->lock, NULL) == 0;
+    rkv_status s = h->lock_made ? fill_handle(h) : rkvi_fail(RKV_E_SYSTEM, "no mutex for a handle");
+    if (s != RKV_OK) {
+        release(h);
+        return s;
+    }
+    *out = h;
+    return RKV_OK;
+}
+
+void rkvi_handle_destroy(rkv_cache *h)
+{
+    rkvi_device *dev = h->dev;
+    /* Work in flight ends before its memory goes. */
+    rkvi_timeline_sync(&h->compute, h->compute.last);
+    rkvi_timeline_sync(&h->in, h->in.last);
+    rkvi_timeline_sync(&h->out, h->out.last);
+    rkvi_timeline_sync(&h->uploads, h->uploads.last);
+    rkvi_config cfg = h->cfg;
+    release(h);
+    rkvi_config_free(&cfg);
+    rkvi_dev_destroy(dev);
+}
+
+/* ------------------------------------------------------------------ asking */
+
+const rkvi_config *rkvi_handle_config(const rkv_cache *h)
+{
+    return &h->cfg;
+}
+
+rkvi_device *rkvi_handle_device(const rkv_cache *h)
+{
+    return h->dev;
+}
+
+rkvi_batch *rkvi_handle_batch(rkv_cache *h)
+{
+    return &h->scratch;
+}
+
+void rkvi_handle_lock(const rkv_cache *h)
+{
+    pthread_mutex_lock((pthread_mutex_t *)&h->lock);
+}
+
+void rkvi_handle_unlock(const rkv_cache *h)
+{
+    pthread_mutex_unlock((pthread_mutex_t *)&h->lock);
+}
+
+rkv_status rkvi_handle_alive(const rkv_cache *h)
+{
+    if (h->poison == RKV_OK)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_POISONED, "a device fault ended this cache, only destroy is left; it was: %s", h->poison_text);
+}
+
+void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
+{
+    const rkvi_config *c = &h->cfg;
+    rkvi_device_info info;
+    rkvi_arena_counters arena = {.numa_node = -1};
+    if (rkvi_dev(info, h->dev, &info) == RKV_OK)
+        memcpy(out->device_name, info.name, sizeof out->device_name);
+    if (h->arena)
+        rkvi_arena_counters_get(h->arena, &arena);
+    out->device = c->device;
+    out->n_kv_layers = c->n_layers;
+    out->n_sites = c->n_sites;
+    out->n_sequences = c->n_sequences;
+    out->max_rows = c->max_rows;
+    out->tile_cells = c->tile_cells;
+    out->draft_rows = c->draft_rows;
+    out->steps_ahead = c->steps_ahead;
+    out->mode = c->mode;
+    out->flags = c->flags;
+    out->numa_node = arena.numa_node;
+    out->capacity_cells = c->capacity_cells;
+    out->capacity_tiles = c->capacity_tiles;
+    out->ring_bytes = c->ring_bytes;
+    out->copy_bytes = c->copy_bytes;
+    out->device_limit_bytes = c->device_limit_bytes;
+    out->host_limit_bytes = c->host_limit_bytes;
+    out->device_bytes = h->device_bytes;
+    out->device_window_bytes = c->window_bytes;
+    out->device_ring_bytes = c->ring_bytes;
+    out->device_active_bytes = c->active_bytes;
+    out->device_transit_bytes = c->transit_bytes;
+    out->device_workspace_bytes = c->partial_bytes + c->steps_ahead * c->table_bytes;
+    out->link_bytes_per_s = c->link_bytes_per_s;
+    out->ring_rule_bytes = c->ring_rule_bytes;
+}
+
+void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_info *out)
+{
+    const rkvi_layer_config *l = &h->cfg.layers[layer];
+    const rkvi_layer_state *s = &h->cache.layers[layer];
+    out->n_kv_heads = l->geom.n_heads;
+    out->head_dim_k = l->geom.dk;
+    out->head_dim_v = l->geom.dv;
+    out->type_k = l->geom.type_k;
+    out->type_v = l->geom.type_v;
+    out->k_scale = l->geom.k_scale;
+    out->v_scale = l->geom.v_scale;
+    out->leaf_cells = l->geom.leaf_cells;
+    out->resident_cells = l->window_tiles * h->cfg.tile_cells;
+    out->tile_layer_device_bytes = out->tile_layer_host_bytes = l->geom.bytes;
+    out->window_tiles = s->n_window;
+    out->tail_tiles = s->n_tail;
+}
+
+void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
+{
+    rkvi_arena_counters arena = {0};
+    if (h->arena)
+        rkvi_arena_counters_get(h->arena, &arena);
+    *out = h->stats;
+    out->waits = h->in.n_waits + h->out.n_waits + h->compute.n_waits + h->uploads.n_waits;
+    out->predicted_right = h->ring.predicted_right;
+    out->predicted_wrong = h->ring.predicted_wrong;
+    out->discarded_bytes = h->ring.discarded_bytes;
+    out->pinned_bytes = arena.pinned_bytes;
+    out->unpinned_bytes = arena.unpinned_bytes;
+    for (uint32_t l = 0; l < h->cfg.n_layers; l++) {
+        const rkvi_pool *p = &h->cache.layers[l].host;
+        out->free_tail_places += p->n_free;
+        out->used_tail_places += p->n_places - p->n_free;
+    }
+}
+
+void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_state *out)
+{
+    const rkvi_seq *s = &h->cache.seqs[sequence];
+    out->n_tiles = s->n_tiles;
+    out->n_cells = s->n_cells;
+    out->pos_begin = rkvi_seq_pos_begin(s);
+    out->pos_end = rkvi_seq_pos_end(s);
+}
+
+void rkvi_handle_sequence_clear(rkv_cache *h, uint32_t sequence)
+{
+    rkvi_cache_sequence_truncate(&h->cache, sequence, INT64_MIN);
+}
+
+void rkvi_handle_clear(rkv_cache *h)
+{
+    for (uint32_t i = 0; i < h->cfg.n_sequences; i++)
+        rkvi_handle_sequence_clear(h, i);
+}
+
+void rkvi_handle_sequence_truncate(rkv_cache *h, uint32_t sequence, int64_t from_pos)
+{
+    rkvi_cache_sequence_truncate(&h->cache, sequence, from_pos);
+}
+
+void rkvi_check_reset(rkv_cache *h)
+{
+    rkvi_cache_check_reset(&h->cache);
+}
+
+rkv_status rkvi_check_add(rkv_cache *h, const rkvi_batch *batch)
+{
+    return rkvi_cache_check_add(&h->cache, batch);
+}

@@ -1,0 +1,259 @@
+/* step_launch.c: kernels of a step and the ranges that they touch. */
+#include "step_types.h"
+
+#include <stdlib.h>
+
+/* ------------------------------------------------------------------- ranges */
+
+/* Ranges are collected only where the executor wants them (tests). */
+static void add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access)
+{
+    if (!h->dev->wants_ranges || bytes == 0 || !ptr)
+        return;
+    if (h->n_ranges == h->ranges_room) {
+        const size_t room = 2 * h->ranges_room + 256;
+        rkvi_range *p = realloc(h->ranges, room * sizeof *p);
+        if (!p)
+            return; /* the checker will name the missing range */
+        h->ranges = p;
+        h->ranges_room = room;
+    }
+    h->ranges[h->n_ranges++] = (rkvi_range){.ptr = ptr, .bytes = bytes, .rows = 1, .access = access};
+}
+
+static void add_tensor(rkv_cache *h, const rkvi_tensor *t, uint32_t rows, uint32_t heads, uint32_t dim,
+                       uint32_t access)
+{
+    const uint64_t size = rkvi_tensor_type_bytes(t->type);
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t i = 0; i < heads; i++)
+            add_range(h, (const char *)t->data + ((int64_t)r * t->row_stride + (int64_t)i * t->head_stride) * (int64_t)size,
+                      dim * size, access);
+}
+
+static const void *table(const rkv_cache *h, uint64_t off)
+{
+    return (const void *)(uintptr_t)(h->now->mirror.device_addr + off);
+}
+
+static void add_table(rkv_cache *h, uint64_t off, uint64_t bytes)
+{
+    add_range(h, table(h, off), bytes, RKVI_READ);
+}
+
+static rkv_status launch(rkv_cache *h, rkvi_launch *l, void *stream)
+{
+    l->ranges = h->ranges;
+    l->n_ranges = h->n_ranges;
+    h->n_ranges = 0;
+    h->stats.launches++;
+    return rkvi_dev(launch, h->dev, l, stream);
+}
+
+/* -------------------------------------------------------------------- store */
+
+static uint32_t n_new_rows(const rkv_cache *h)
+{
+    return (uint32_t)h->plan.n_new_cells;
+}
+
+/* The cells' tile-layers: those of new cells, by their bases in the mirror. */
+static void store_ranges(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_geom *g = &c->layer->geom;
+    const rkvi_new_cell *cells = (const rkvi_new_cell *)(h->now->mirror.host + h->plan.cells_off);
+    const uint64_t *bases = (const uint64_t *)(h->now->mirror.host + c->plan->bases_off);
+    if (!h->dev->wants_ranges)
+        return;
+    add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
+    add_table(h, h->plan.cells_off, h->plan.n_new_cells * sizeof(rkvi_new_cell));
+    add_tensor(h, &c->a->k, n_new_rows(h), g->n_heads, g->dk, RKVI_READ);
+    add_tensor(h, &c->a->v, n_new_rows(h), g->n_heads, g->dv, RKVI_READ);
+    for (uint64_t i = 0; i < h->plan.n_new_cells; i++)
+        for (uint32_t head = 0; head < g->n_heads; head++) {
+            char *base = (char *)(uintptr_t)bases[cells[i].base] + head * g->head_bytes;
+            const uint64_t cell = cells[i].cell;
+            add_range(h, base + g->k_off + cell * g->k_cell_bytes, g->k_cell_bytes, RKVI_WRITE);
+            add_range(h, base + g->k_scale_off + cell * g->k_scale_cell_bytes, g->k_scale_cell_bytes, RKVI_WRITE);
+            add_range(h, base + g->v_off + cell * g->v_cell_bytes, g->v_cell_bytes, RKVI_WRITE);
+            add_range(h, base + g->v_scale_off + cell * g->v_scale_cell_bytes, g->v_scale_cell_bytes, RKVI_WRITE);
+        }
+}
+
+static rkv_status launch_open(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_open_args args = {.bases = table(h, c->plan->bases_off),
+                                 .base_index = table(h, h->plan.open_off),
+                                 .bytes = c->layer->geom.bytes};
+    rkvi_launch l = {.op = RKVI_OP_OPEN, .args_bytes = sizeof args, .args = &args, .grid = h->plan.n_open};
+    const uint64_t *bases = (const uint64_t *)(h->now->mirror.host + c->plan->bases_off);
+    const uint64_t *open = (const uint64_t *)(h->now->mirror.host + h->plan.open_off);
+    if (h->plan.n_open == 0)
+        return RKV_OK;
+    add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
+    add_table(h, h->plan.open_off, h->plan.n_open * sizeof(uint64_t));
+    for (uint64_t i = 0; i < h->plan.n_open; i++)
+        add_range(h, (void *)(uintptr_t)bases[open[i]], c->layer->geom.bytes, RKVI_WRITE);
+    h->stats.extra_launches++;
+    return launch(h, &l, c->stream);
+}
+
+rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_store_args args = {.geom = c->layer->geom,
+                                  .bases = table(h, c->plan->bases_off),
+                                  .cells = table(h, h->plan.cells_off),
+                                  .k = c->a->k,
+                                  .v = c->a->v};
+    rkvi_launch l = {.op = RKVI_OP_STORE,
+                     .args_bytes = sizeof args,
+                     .args = &args,
+                     .grid = h->plan.n_new_cells * c->layer->geom.n_heads};
+    rkv_status s = launch_open(h, c);
+    if (s != RKV_OK)
+        return s;
+    store_ranges(h, c);
+    return launch(h, &l, c->stream);
+}
+
+/* ------------------------------------------------------------------- attend */
+
+static uint64_t partial_bytes(const rkvi_site_call *c)
+{
+    return (uint64_t)c->site->n_q_heads * (c->layer->geom.dv + 2) * sizeof(float);
+}
+
+/* Heads are written apart by work items of one launch; the whole rows are
+ * declared. */
+static void add_partials(rkv_cache *h, const rkvi_site_call *c, uint64_t slot, uint64_t n, uint32_t access)
+{
+    add_range(h, (char *)h->partials + slot * partial_bytes(c), n * partial_bytes(c), access);
+}
+
+static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *it)
+{
+    const uint32_t class = c->layer->leaf_class;
+    const unsigned char *m = h->now->mirror.host;
+    const rkvi_entry *e = (const rkvi_entry *)(m + h->plan.classes[class].entries_off) + it->entry;
+    const rkvi_span *spans = (const rkvi_span *)(m + h->plan.classes[class].spans_off) + e->span0;
+    const uint64_t *bases = (const uint64_t *)(m + c->plan->bases_off) + e->base0;
+    uint64_t last = 0;
+    for (uint64_t leaf = it->leaf0; leaf < it->leaf1; leaf++) {
+        const uint64_t base = bases[spans[leaf].tile];
+        if (base && base != last)
+            add_range(h, (void *)(uintptr_t)base, c->layer->geom.bytes, RKVI_READ);
+        last = base;
+    }
+    const bool reads = h->batch.entries[it->entry].is_prefill && !(it->flags & RKVI_ITEM_FIRST);
+    add_partials(h, c, it->slot, it->n_rows, RKVI_WRITE | (reads ? RKVI_READ : 0u));
+}
+
+static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
+{
+    const uint32_t class = c->layer->leaf_class;
+    if (!h->dev->wants_ranges)
+        return;
+    const unsigned char *m = h->now->mirror.host;
+    const rkvi_entry *entries = (const rkvi_entry *)(m + h->plan.classes[class].entries_off);
+    const rkvi_entry *last = &entries[h->batch.n_entries - 1];
+    add_table(h, h->plan.classes[class].entries_off, h->batch.n_entries * sizeof(rkvi_entry));
+    add_table(h, h->plan.classes[class].spans_off, (last->span0 + last->n_spans) * sizeof(rkvi_span));
+    add_table(h, h->plan.rows_off, h->batch.n_rows * sizeof(rkvi_row));
+    add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
+    add_table(h, c->plan->items_off + first * sizeof(rkvi_item), n * sizeof(rkvi_item));
+    add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
+    for (uint64_t i = first; i < first + n; i++)
+        item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i);
+}
+
+static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n,
+                               uint64_t cost)
+{
+    const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
+    const rkvi_attend_args args = {
+        .geom = c->layer->geom,
+        .entries = table(h, pc->entries_off),
+        .rows = table(h, h->plan.rows_off),
+        .spans = table(h, pc->spans_off),
+        .bases = table(h, c->plan->bases_off),
+        .items = table(h, c->plan->items_off + first * sizeof(rkvi_item)),
+        .partials = h->partials,
+        .q = c->a->q,
+        .mask = c->site->mask,
+        .q_heads = c->site->n_q_heads,
+        .scale = c->site->scale,
+        .softcap = c->site->softcap,
+    };
+    rkvi_launch l = {.op = op, .args_bytes = sizeof args, .args = &args,
+                     .grid = n * c->layer->geom.n_heads, .cost_bytes = cost};
+    if (n == 0)
+        return RKV_OK;
+    attend_ranges(h, c, first, n);
+    return launch(h, &l, c->stream);
+}
+
+/* -------------------------------------------------------------------- merge */
+
+static void merge_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
+{
+    const unsigned char *m = h->now->mirror.host;
+    const rkvi_merge_item *items = (const rkvi_merge_item *)(m + c->plan->merges_off);
+    const rkvi_node *nodes = (const rkvi_node *)(m + c->plan->nodes_off);
+    const uint32_t class = c->layer->leaf_class;
+    if (!h->dev->wants_ranges)
+        return;
+    add_table(h, h->plan.classes[class].entries_off, h->batch.n_entries * sizeof(rkvi_entry));
+    add_table(h, c->plan->merges_off + first * sizeof *items, n * sizeof *items);
+    for (uint64_t i = first; i < first + n; i++) {
+        add_table(h, c->plan->nodes_off + items[i].node0 * sizeof *nodes, items[i].n_nodes * sizeof *nodes);
+        for (uint64_t k = items[i].node0; k < items[i].node0 + items[i].n_nodes; k++)
+            add_partials(h, c, nodes[k].slot, items[i].n_rows, RKVI_READ);
+        if (items[i].dst != RKVI_TO_OUT)
+            add_partials(h, c, items[i].dst, items[i].n_rows, RKVI_WRITE);
+    }
+}
+
+static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
+{
+    const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
+    const rkvi_merge_args args = {
+        .entries = table(h, pc->entries_off),
+        .items = table(h, c->plan->merges_off + first * sizeof(rkvi_merge_item)),
+        .nodes = table(h, c->plan->nodes_off),
+        .partials = h->partials,
+        .out = c->a->out,
+        .lse = c->a->lse,
+        .lse_row_stride = c->a->lse_row_stride,
+        .sinks = c->a->sinks,
+        .q_heads = c->site->n_q_heads,
+        .dv = c->layer->geom.dv,
+    };
+    rkvi_launch l = {.op = RKVI_OP_MERGE, .args_bytes = sizeof args, .args = &args, .grid = n * c->site->n_q_heads};
+    if (n == 0)
+        return RKV_OK;
+    merge_ranges(h, c, first, n);
+    return launch(h, &l, c->stream);
+}
+
+rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+{
+    const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 + g];
+    rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->n_decode, l->cost_bytes);
+    if (s == RKV_OK)
+        s = launch_items(h, c, RKVI_OP_PREFILL, l->prefill0, l->n_prefill, l->n_decode ? 0 : l->cost_bytes);
+    if (s == RKV_OK)
+        s = launch_merge(h, c, l->merge0, l->n_merge);
+    h->stats.extra_launches += (g > 0) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
+    return s;
+}
+
+rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
+{
+    if (h->dev->wants_ranges) {
+        add_tensor(h, &c->a->out, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dv, RKVI_WRITE);
+        for (uint32_t r = 0; c->a->lse && r < h->batch.n_rows; r++)
+            add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
+        add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
+    }
+    return launch_merge(h, c, c->plan->merge0, c->plan->n_merge);
+}

@@ -1,0 +1,101 @@
+/* step_types.h: the insides of a handle, shared by the files of step. */
+#ifndef RKVI_STEP_TYPES_H
+#define RKVI_STEP_TYPES_H
+
+#include "cache.h"
+#include "plan.h"
+#include "step.h"
+#include "timeline.h"
+
+#include <pthread.h>
+
+/* A step's tables: written in pinned memory, uploaded on the table stream. */
+typedef struct rkvi_step_tables {
+    rkvi_mirror mirror;
+    uint64_t upload_mark; /* timeline tables */
+    uint64_t marker;      /* timeline compute: the end of the step that used them */
+} rkvi_step_tables;
+
+typedef enum { RKVI_STEP_IDLE, RKVI_STEP_BEGUN, RKVI_STEP_RUNNING, RKVI_STEP_BROKEN } rkvi_step_state;
+
+/* What a stream has waited for, so that a wait is enqueued once. */
+typedef struct rkvi_seen {
+    uint64_t in, out, compute, tables;
+} rkvi_seen;
+
+struct rkv_cache {
+    rkvi_config cfg;
+    rkvi_device *dev;
+    rkvi_cache cache;
+    rkvi_ring ring;
+    rkvi_plan plan;
+    rkvi_arena *arena;
+    pthread_mutex_t lock;
+    bool lock_made;
+
+    /* device memory, from create to destroy */
+    void **layer_memory;
+    void *ring_memory, *transit_memory, *partials;
+    rkvi_step_tables *tables; /* steps_ahead */
+    uint64_t device_bytes;
+
+    void *in_stream, *out_stream, *table_stream;
+    rkvi_timeline in, out, compute, uploads;
+    rkvi_seen in_seen, out_seen, compute_seen;
+
+    /* the open step */
+    rkvi_step_state state;
+    rkvi_batch batch;      /* of the open step */
+    rkvi_batch scratch;    /* filled by api */
+    rkvi_batch next;       /* predicted */
+    rkvi_step_tables *now; /* tables of the open step */
+    uint32_t next_site;
+    void *stream;          /* of the last call */
+    bool has_stream;
+    uint64_t launched;     /* number of the newest launch enqueued */
+    uint64_t *launch_marks;/* [launch % launch_room]: compute marks */
+    uint64_t launch_room;
+    uint32_t target_runs;
+    uint64_t batch_print;  /* of the last begun batch */
+    bool missed;           /* the last prediction was wrong */
+
+    rkvi_range *ranges;    /* scratch, where the executor wants ranges */
+    size_t n_ranges, ranges_room;
+
+    rkv_status poison;
+    char poison_text[256];
+    rkv_cache_stats stats;
+};
+
+/* ---- step_copy.c: everything that crosses a link */
+
+/* Enqueues the copies that may be; `needed`: a launch that can't run without
+ * its own. */
+rkv_status rkvi_step_pump(rkv_cache *h, uint64_t needed);
+/* Op-level mode: the copies of launches up to `upto`, each after all compute
+ * so far. */
+rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto);
+rkv_status rkvi_step_bring_back(rkv_cache *h);
+/* LEAVE moves of a KV layer within the step, or (UINT32_MAX) those left. */
+rkv_status rkvi_step_leave(rkv_cache *h, uint32_t layer);
+rkv_status rkvi_step_promote(rkv_cache *h, uint32_t site, uint64_t launch, void *stream);
+rkv_status rkvi_step_upload(rkv_cache *h);
+
+/* ---- step_launch.c: kernels and their ranges */
+
+typedef struct rkvi_site_call {
+    const rkvi_attend *a;
+    const rkvi_site_config *site;
+    const rkvi_layer_config *layer;
+    const rkvi_plan_site *plan;
+    void *stream;
+} rkvi_site_call;
+rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
+/* The decode and prefill items of launch g, then its merges. */
+rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g);
+rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
+
+/* The status of a device call: a fault poisons the handle. */
+rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s);
+
+#endif

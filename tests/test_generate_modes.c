@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The example engine end to end on a tiny random model: the library's attention against the plain
+ * loop, and the same bits of all logits in all modes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "compare.h"
+#include "engine.h"
+#include "generate_file.h"
+
+enum { SEED = 7, PROMPT = 300, CHUNK = 64, TOKENS = 60, TILE = 16 };
+
+static char model_path[] = "generate_modes_XXXXXX";
+static char prompt[PROMPT + 1];
+
+static int setup(void **state)
+{
+    (void)state;
+    struct made_bytes m = made_tiny_llama(SEED);
+    uint64_t random = SEED;
+    const int fd = mkstemp(model_path);
+    printf("seed %d\n", SEED);
+    if (fd < 0 || write(fd, m.bytes, m.count) != (ssize_t)m.count)
+        return -1;
+    close(fd);
+    free(m.bytes);
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = (char)('a' + (int)(13 + 12.9f * made_random(&random)));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(model_path);
+    return 0;
+}
+
+static struct options base_options(void)
+{
+    return (struct options){.model_path = model_path,
+                            .prompt = prompt,
+                            .tokens = TOKENS,
+                            .chunk = CHUNK,
+                            .seed = 1,
+                            .mode = GENERATE_RING,
+                            .tile_cells = TILE,
+                            .threads = 1,
+                            .type_k = RKV_TYPE_F16,
+                            .type_v = RKV_TYPE_F16,
+                            .ignore_eos = true,
+                            .quiet = true};
+}
+
+static void run(const struct options *o, const struct run_settings *settings, struct run_result *out)
+{
+    struct engine e;
+    struct gen_error err = {""};
+    if (engine_open(&e, o, &err) != 0 || engine_run(&e, settings, out, &err) != 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(out->prefill_steps, (PROMPT + CHUNK - 1) / CHUNK);
+    assert_int_equal(out->generated.count, TOKENS);
+    assert_int_equal(out->decode_steps, TOKENS - 1);
+    assert_int_equal(out->record.steps, out->prefill_steps + out->decode_steps);
+    engine_close(&e);
+}
+
+static void test_library_against_plain_loop(void **state)
+{
+    (void)state;
+    struct options o = base_options();
+    struct run_result naive, rollkv;
+    struct record_difference d;
+    o.naive = true;
+    run(&o, &(struct run_settings){.name = "naive"}, &naive);
+    o.naive = false;
+    run(&o,
+        &(struct run_settings){.name = "rollkv", .mode = GENERATE_RESIDENT, .forced = &naive.generated},
+        &rollkv);
+    record_compare(&naive.record, &rollkv.record, &d);
+    assert_int_equal(d.logits, naive.record.steps * TINY_VOCABULARY);
+    assert_int_equal(d.bytewise_steps, d.steps);
+    /* K and V are stored with 11 bits, so not the same, but near. */
+    assert_true(d.different_steps > 0);
+    if (!(d.largest < 0.02))
+        fail_msg("a logit differs by %g", d.largest);
+    run_result_free(&naive);
+    run_result_free(&rollkv);
+}
+
+static void test_same_bits_in_all_modes(void **state)
+{
+    (void)state;
+    static const struct {
+        enum generate_mode mode;
+        uint64_t resident_cells;
+        rkv_type type;
+    } cases[] = {{GENERATE_RING, RKV_RESIDENT_NONE, RKV_TYPE_F16},
+                 {GENERATE_RING, 96, RKV_TYPE_F16},
+                 {GENERATE_OP_LEVEL, 96, RKV_TYPE_F16},
+                 {GENERATE_RING, 32, RKV_TYPE_Q8_0}};
+    struct run_result resident = {0};
+    rkv_type type = RKV_TYPE_DEFAULT;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct options o = base_options();
+        struct run_result r;
+        struct record_difference d;
+        o.type_k = o.type_v = cases[i].type;
+        if (cases[i].type != type) {
+            run_result_free(&resident);
+            run(&o, &(struct run_settings){.name = "resident", .mode = GENERATE_RESIDENT}, &resident);
+            assert_int_equal(resident.stats.streamed_bytes, 0);
+            type = cases[i].type;
+        }
+        run(&o,
+            &(struct run_settings){.name = "other",
+                                   .mode = cases[i].mode,
+                                   .resident_cells = cases[i].resident_cells,
+                                   .forced = &resident.generated},
+            &r);
+        record_compare(&resident.record, &r.record, &d);
+        assert_int_equal(d.steps, resident.record.steps);
+        if (d.different_steps != 0)
+            fail_msg("case %zu: %zu of %zu steps differ, the first is %zu, by up to %g", i,
+                     d.different_steps, d.steps, d.first_different, d.largest);
+        assert_true(record_hash(&resident.record) == record_hash(&r.record));
+        assert_true(r.decode_streamed_bytes > 0);
+        run_result_free(&r);
+    }
+    run_result_free(&resident);
+}
+
+static void test_compare(void **state)
+{
+    (void)state;
+    struct options o = base_options();
+    struct engine e;
+    struct gen_error err = {""};
+    o.compare = true;
+    o.resident_cells = 64;
+    o.link_bytes_per_s = 1000000000;
+    assert_int_equal(engine_open(&e, &o, &err), 0);
+    const int rc = compare_modes(&e, &err);
+    if (rc != 0)
+        fail_msg("compare gave %d: %s", rc, err.text);
+    engine_close(&e);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    struct options o = base_options();
+    struct engine e;
+    struct gen_error err = {""};
+    o.tokens = TINY_POSITIONS;
+    assert_int_equal(engine_open(&e, &o, &err), -1);
+    assert_non_null(strstr(err.text, "--max-prompt-tokens"));
+    o = base_options();
+    o.prompt = "";
+    assert_int_equal(engine_open(&e, &o, &err), -1);
+    assert_non_null(strstr(err.text, "empty"));
+    o = base_options();
+    o.prompt = NULL;
+    o.prompt_path = "no such file";
+    assert_int_equal(engine_open(&e, &o, &err), -1);
+    assert_non_null(strstr(err.text, "No such file"));
+
+    /* What the library refuses comes through with its sentence. */
+    struct run_result r;
+    o = base_options();
+    assert_int_equal(engine_open(&e, &o, &err), 0);
+    const struct run_settings tight = {
+        .name = "tight", .mode = GENERATE_RING, .device_limit_bytes = 1000};
+    assert_int_equal(engine_run(&e, &tight, &r, &err), -1);
+    assert_non_null(strstr(err.text, "RKV_E_"));
+    engine_close(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_library_against_plain_loop),
+        cmocka_unit_test(test_same_bits_in_all_modes),
+        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
