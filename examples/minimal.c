@@ -66,7 +66,7 @@ static void fill_random(float *values, size_t n)
         values[i] = (float)rand() / (float)RAND_MAX * 2 - 1;
 }
 
-/* A forward pass over the batch: one attention call a layer. Returns the sum of the last layer's outputs. */
+/* A forward pass over the batch: one attention call a layer. Returns the sum of the last outputs. */
 static double step(rkv_cache *cache, const rkv_batch_entry *entries, uint32_t n_entries)
 {
     rkv_batch batch = RKV_BATCH_INIT;

@@ -78,6 +78,7 @@ typedef struct mistake {
 MAKE(capacity_0, s->params.capacity_cells = 0)
 MAKE(capacity_wrapped, s->params.capacity_cells = (uint64_t)-1)
 MAKE(capacity_huge, s->params.capacity_cells = (uint64_t)1 << 61)
+MAKE(capacity_numbers, s->params.capacity_cells = (uint64_t)1 << 39)
 MAKE(no_layers, s->params.n_kv_layers = 0)
 MAKE(layers_wrapped, s->params.n_kv_layers = (uint32_t)-1)
 MAKE(layers_null, s->params.kv_layers = NULL)
@@ -142,6 +143,7 @@ static const mistake mistakes[] = {
     {capacity_0, RKV_E_ARGUMENT, "capacity_cells is 0"},
     {capacity_wrapped, RKV_E_OVERFLOW, "capacity_cells is 18446744073709551615, above 2^62"},
     {capacity_huge, RKV_E_OVERFLOW, "tiles"},
+    {capacity_numbers, RKV_E_OVERFLOW, "can't be numbered"},
     {no_layers, RKV_E_ARGUMENT, "n_kv_layers is 0"},
     {layers_wrapped, RKV_E_ARGUMENT, "n_kv_layers is 4294967295"},
     {layers_null, RKV_E_ARGUMENT, "kv_layers is NULL"},

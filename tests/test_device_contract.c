@@ -1,110 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * The contract of device.h, on each executor: memory, streams, events, copies,
- * launches, failures on demand, captures.
+ * launches, failures on demand.  test_device_capture has captures.
  */
-#include "device_check.h"
-#include "device_host.h"
-#include "device_sim.h"
-#include "device_kernels.h"
+#include "device_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-#define ok(call) assert_int_equal(call, RKV_OK)
-#define COUNT 1000u
-#define BYTES (COUNT * sizeof(uint32_t))
-
-/* ---- fixture: an executor, two streams, pinned and device memory ---- */
-
-typedef struct fixture {
-    rkvi_device *d;
-    void *a, *b;       /* streams */
-    uint32_t *dev[3];  /* BYTES each */
-    uint32_t *host[3]; /* BYTES each, pinned */
-} fixture;
-
-static rkvi_device *make_host(const rkvi_device_limits *limits)
-{
-    const rkvi_device_host_settings s = {
-        .n_workers = 3, .delay_max_ns = 20000, .delay_seed = 7, .limits = *limits};
-    rkvi_device *d;
-    ok(rkvi_device_host_create(&s, &test_ops, &d));
-    return d;
-}
-
-static rkvi_device *make_sim(const rkvi_device_limits *limits, rkvi_device_sim_settings s)
-{
-    s.limits = *limits;
-    rkvi_device *d;
-    ok(rkvi_device_sim_create(&s, &test_ops, &d));
-    return d;
-}
-
-static rkvi_device *make_sim_time(const rkvi_device_limits *limits)
-{
-    rkvi_device_sim_settings s = {.order = RKVI_SIM_TIME, .poison = RKVI_SIM_POISON_DEVICE};
-    rkvi_device_sim_like_h200(&s);
-    return make_sim(limits, s);
-}
-
-static uint64_t sim_seed; /* another one for each executor that is made */
-
-static rkvi_device *make_sim_seeded(const rkvi_device_limits *limits)
-{
-    const rkvi_device_sim_settings s = {.order = RKVI_SIM_SEEDED, .seed = sim_seed++};
-    return make_sim(limits, s);
-}
-
-typedef rkvi_device *(*make_fn)(const rkvi_device_limits *limits);
-static make_fn make = make_host;
-
-static const rkvi_device_limits test_limits = {.memory_bytes = 64 << 20};
-
-static int setup(void **state)
-{
-    fixture *f = calloc(1, sizeof *f);
-    f->d = make(&test_limits);
-    ok(rkvi_dev(stream_create, f->d, "a", &f->a));
-    ok(rkvi_dev(stream_create, f->d, "b", &f->b));
-    for (int i = 0; i < 3; i++) {
-        void *p;
-        ok(rkvi_dev(mem_alloc, f->d, BYTES, &p));
-        f->dev[i] = p;
-        ok(rkvi_dev(host_alloc, f->d, BYTES, &p));
-        f->host[i] = p;
-        for (uint32_t k = 0; k < COUNT; k++)
-            f->host[i][k] = 10000u * (uint32_t)i + k;
-    }
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture *f = *state;
-    ok(rkvi_dev(stream_sync, f->d, f->a));
-    ok(rkvi_dev(stream_sync, f->d, f->b));
-    for (int i = 0; i < 3; i++) {
-        ok(rkvi_dev(mem_free, f->d, f->dev[i]));
-        ok(rkvi_dev(host_free, f->d, f->host[i]));
-    }
-    ok(rkvi_dev(stream_destroy, f->d, f->a));
-    ok(rkvi_dev(stream_destroy, f->d, f->b));
-    rkvi_device_usage u;
-    rkvi_device_usage_get(f->d, &u);
-    assert_int_equal(u.device_bytes + u.registered_bytes, 0);
-    assert_int_equal(u.streams + u.events + u.graphs + u.allocations + u.registrations, 0);
-    rkvi_dev_destroy(f->d);
-    free(f);
-    return 0;
-}
 
 /* ---- memory ---- */
 
@@ -219,6 +122,22 @@ static void test_streams_are_independent(void **state)
     ok(rkvi_dev(event_destroy, f->d, e));
 }
 
+/* The child of a fork has no threads: destroying there must not wait for them. */
+static void test_destroy_in_a_forked_child(void **state)
+{
+    fixture *f = *state;
+    ok(rkvi_dev(delay, f->d, 20000000, f->a));
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(20);
+        rkvi_dev_destroy(f->d);
+        _exit(0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void test_event_takes_the_latest_record(void **state)
 {
     fixture *f = *state;
@@ -314,13 +233,9 @@ static void test_launch_runs_each_item_once(void **state)
 {
     fixture *f = *state;
     const add_args args = {.dst = f->dev[0]};
-    const rkvi_range range = {
-        .ptr = f->dev[0], .bytes = BYTES, .access = RKVI_READ | RKVI_WRITE};
-    rkvi_launch launch = {.op = OP_COUNT_UP,
-                          .args = &args,
-                          .args_bytes = sizeof args,
-                          .ranges = &range,
-                          .n_ranges = 1};
+    const rkvi_range range = {.ptr = f->dev[0], .bytes = BYTES, .access = RKVI_READ | RKVI_WRITE};
+    rkvi_launch launch = {
+        .op = OP_COUNT_UP, .args = &args, .args_bytes = sizeof args, .ranges = &range, .n_ranges = 1};
     ok(rkvi_dev(fill, f->d, f->dev[0], 0, BYTES, f->a));
     static const uint64_t grids[] = {0, 1, 2, 3, 7, 64, 999, COUNT};
     for (size_t i = 0; i < sizeof grids / sizeof grids[0]; i++) {
@@ -371,24 +286,24 @@ static void test_destroy_waits_for_work(void **state)
 static void test_nth_call_fails(void **state)
 {
     fixture *f = *state;
-    rkvi_device_fail_call(f->d, RKVI_CALL_COPY, 3, RKV_E_DEVICE_CALL);
+    rkvi_device_fail_call(core_of(f->d), RKVI_CALL_COPY, 3, RKV_E_DEVICE_CALL);
     for (int i = 1; i <= 5; i++) {
         const rkv_status st = copy_1d(f->d, RKVI_H2D, f->dev[i % 3], f->host[i % 3], BYTES, f->a);
         assert_int_equal(st, i == 3 ? RKV_E_DEVICE_CALL : RKV_OK);
     }
     ok(rkvi_dev(stream_sync, f->d, f->a));
     rkvi_device_usage u;
-    rkvi_device_usage_get(f->d, &u);
+    rkvi_device_usage_get(core_of(f->d), &u);
     assert_int_equal(u.copies[RKVI_H2D], 4);
     assert_int_equal(u.copied_bytes[RKVI_H2D], 4 * BYTES);
     void *p;
-    rkvi_device_fail_call(f->d, RKVI_CALL_MEM_ALLOC, 1, RKV_E_DEVICE_MEMORY);
+    rkvi_device_fail_call(core_of(f->d), RKVI_CALL_MEM_ALLOC, 1, RKV_E_DEVICE_MEMORY);
     assert_int_equal(rkvi_dev(mem_alloc, f->d, 16, &p), RKV_E_DEVICE_MEMORY);
-    rkvi_device_fail_call(f->d, RKVI_CALL_ANY, 2, RKV_E_DEVICE_CALL);
+    rkvi_device_fail_call(core_of(f->d), RKVI_CALL_ANY, 2, RKV_E_DEVICE_CALL);
     ok(rkvi_dev(stream_sync, f->d, f->a));
     assert_int_equal(rkvi_dev(stream_sync, f->d, f->a), RKV_E_DEVICE_CALL);
     ok(rkvi_dev(stream_sync, f->d, f->a));
-    assert_int_equal(rkvi_device_calls(f->d, RKVI_CALL_COPY), 5);
+    assert_int_equal(rkvi_device_calls(core_of(f->d), RKVI_CALL_COPY), 5);
 }
 
 static void test_fault_poisons(void **state)
@@ -401,7 +316,7 @@ static void test_fault_poisons(void **state)
     ok(rkvi_dev(mem_alloc, d, 16, &p));
     ok(rkvi_dev(stream_create, d, "s", &s));
     ok(rkvi_dev(event_create, d, &e));
-    rkvi_device_fault_op(d, 2);
+    rkvi_device_fault_op(core_of(d), 2);
     ok(copy_1d(d, RKVI_H2D, p, host, 16, s));
     ok(rkvi_dev(fill, d, p, 0, 16, s));
     assert_int_equal(rkvi_dev(stream_sync, d, s), RKV_E_POISONED);
@@ -414,170 +329,12 @@ static void test_fault_poisons(void **state)
     assert_int_equal(rkvi_dev(event_destroy, d, e), RKV_E_POISONED);
     assert_int_equal(rkvi_dev(stream_destroy, d, s), RKV_E_POISONED);
     rkvi_device_usage u;
-    rkvi_device_usage_get(d, &u);
+    rkvi_device_usage_get(core_of(d), &u);
     assert_int_equal(u.device_bytes + u.streams + u.events, 0);
     rkvi_dev_destroy(d);
     ok(copy_1d(f->d, RKVI_H2D, f->dev[0], host, 16, f->a)); /* others are well */
     ok(rkvi_dev(stream_sync, f->d, f->a));
 }
-
-/* ---- captures ---- */
-
-/* a: dev0 = in, fork; b: dev1 = dev0 + 1, join; a: dev2 = dev1 + 1, out */
-static void capture_fork_join(fixture *f, rkvi_event *fork, rkvi_event *join)
-{
-    ok(copy_1d(f->d, RKVI_H2D, f->dev[0], f->host[0], BYTES, f->a));
-    ok(rkvi_dev(event_record, f->d, fork, f->a));
-    ok(rkvi_dev(stream_wait, f->d, f->b, fork));
-    ok(launch_add(f->d, f->dev[1], f->dev[0], 1, COUNT, f->b));
-    ok(rkvi_dev(event_record, f->d, join, f->b));
-    ok(rkvi_dev(stream_wait, f->d, f->a, join));
-    ok(launch_add(f->d, f->dev[2], f->dev[1], 1, COUNT, f->a));
-    ok(copy_1d(f->d, RKVI_D2H, f->host[1], f->dev[2], BYTES, f->a));
-}
-
-static void test_graph(void **state)
-{
-    fixture *f = *state;
-    rkvi_event *fork, *join;
-    rkvi_graph *graph;
-    ok(rkvi_dev(event_create, f->d, &fork));
-    ok(rkvi_dev(event_create, f->d, &join));
-    ok(rkvi_dev(capture_begin, f->d, f->a, true));
-    capture_fork_join(f, fork, join);
-    ok(rkvi_dev(capture_end, f->d, f->a, &graph));
-    ok(rkvi_dev(stream_sync, f->d, f->a));
-    assert_int_equal(f->host[1][0], 10000); /* nothing ran */
-    for (uint32_t round = 0; round < 5; round++) {
-        for (uint32_t k = 0; k < COUNT; k++)
-            f->host[0][k] = round * 100 + k;
-        /* twice in a row, and from either stream */
-        ok(rkvi_dev(graph_launch, f->d, graph, f->a));
-        ok(rkvi_dev(graph_launch, f->d, graph, f->b));
-        ok(rkvi_dev(stream_sync, f->d, f->b));
-        for (uint32_t k = 0; k < COUNT; k++)
-            assert_int_equal(f->host[1][k], round * 100 + k + 2);
-    }
-    ok(rkvi_dev(graph_launch, f->d, graph, f->a));
-    ok(rkvi_dev(graph_destroy, f->d, graph)); /* waits */
-    ok(rkvi_dev(event_destroy, f->d, fork));
-    ok(rkvi_dev(event_destroy, f->d, join));
-}
-
-static void test_capture_refusals(void **state)
-{
-    fixture *f = *state;
-    rkvi_event *e, *outside;
-    rkvi_graph *graph = NULL;
-    bool is_done;
-    ok(rkvi_dev(event_create, f->d, &e));
-    ok(rkvi_dev(event_create, f->d, &outside));
-
-    /* a wait on an event recorded outside: fails and kills the capture */
-    ok(rkvi_dev(event_record, f->d, outside, f->b));
-    ok(rkvi_dev(capture_begin, f->d, f->a, false));
-    assert_int_equal(rkvi_dev(stream_wait, f->d, f->a, outside), RKV_E_DEVICE_CALL);
-    assert_int_equal(rkvi_dev(fill, f->d, f->dev[0], 0, 16, f->a), RKV_E_DEVICE_CALL);
-    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
-    assert_null(graph);
-    ok(rkvi_dev(fill, f->d, f->dev[0], 0, 16, f->a)); /* the stream is free again */
-    ok(rkvi_dev(stream_sync, f->d, f->a));
-
-    /* an event recorded inside can't be used outside, during and after */
-    ok(rkvi_dev(capture_begin, f->d, f->a, false));
-    ok(rkvi_dev(fill, f->d, f->dev[0], 0, 16, f->a));
-    ok(rkvi_dev(event_record, f->d, e, f->a));
-    ok(rkvi_dev(capture_end, f->d, f->a, &graph));
-    assert_int_equal(rkvi_dev(stream_wait, f->d, f->b, e), RKV_E_DEVICE_CALL);
-    assert_int_equal(rkvi_dev(event_query, f->d, e, &is_done), RKV_E_DEVICE_CALL);
-    assert_int_equal(rkvi_dev(event_sync, f->d, e), RKV_E_DEVICE_CALL);
-    ok(rkvi_dev(event_record, f->d, e, f->b));
-    ok(rkvi_dev(event_sync, f->d, e));
-    ok(rkvi_dev(graph_destroy, f->d, graph));
-    ok(rkvi_dev(capture_begin, f->d, f->a, false));
-    ok(rkvi_dev(event_record, f->d, e, f->a));
-    assert_int_equal(rkvi_dev(event_query, f->d, e, &is_done), RKV_E_DEVICE_CALL);
-    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
-
-    /* synchronising a captured stream */
-    ok(rkvi_dev(capture_begin, f->d, f->a, false));
-    assert_int_equal(rkvi_dev(stream_sync, f->d, f->a), RKV_E_DEVICE_CALL);
-    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
-
-    /* a stream that is not joined back */
-    ok(rkvi_dev(capture_begin, f->d, f->a, false));
-    ok(rkvi_dev(event_record, f->d, e, f->a));
-    ok(rkvi_dev(stream_wait, f->d, f->b, e));
-    ok(rkvi_dev(fill, f->d, f->dev[0], 0, 16, f->b));
-    assert_int_equal(rkvi_dev(capture_end, f->d, f->b, &graph), RKV_E_STATE);
-    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
-    ok(rkvi_dev(stream_sync, f->d, f->b));
-
-    assert_int_equal(rkvi_dev(capture_begin, f->d, NULL, false), RKV_E_DEVICE_CALL);
-    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_STATE);
-    ok(rkvi_dev(event_destroy, f->d, e));
-    ok(rkvi_dev(event_destroy, f->d, outside));
-}
-
-typedef rkv_status (*forbidden_fn)(fixture *f, rkvi_event *e);
-
-static rkv_status forbidden_alloc(fixture *f, rkvi_event *e)
-{
-    (void)e;
-    void *p;
-    const rkv_status st = rkvi_dev(mem_alloc, f->d, 16, &p);
-    return st ? st : rkvi_dev(mem_free, f->d, p);
-}
-
-static rkv_status forbidden_free(fixture *f, rkvi_event *e)
-{
-    (void)e;
-    return rkvi_dev(mem_free, f->d, NULL);
-}
-
-static uint32_t registered_here[64];
-
-static rkv_status forbidden_register(fixture *f, rkvi_event *e)
-{
-    (void)e;
-    const rkv_status st = rkvi_dev(host_register, f->d, registered_here, sizeof registered_here);
-    return st ? st : rkvi_dev(host_unregister, f->d, registered_here);
-}
-
-static rkv_status forbidden_query(fixture *f, rkvi_event *e)
-{
-    bool is_done;
-    return rkvi_dev(event_query, f->d, e, &is_done);
-}
-
-static void test_global_capture_forbids(void **state)
-{
-    fixture *f = *state;
-    static const forbidden_fn calls[] = {forbidden_alloc, forbidden_free, forbidden_register,
-                                         forbidden_query};
-    rkvi_event *e;
-    ok(rkvi_dev(event_create, f->d, &e));
-    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-        rkvi_graph *graph = NULL;
-        ok(rkvi_dev(capture_begin, f->d, f->a, true));
-        assert_int_equal(calls[i](f, e), RKV_E_DEVICE_CALL);
-        assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
-        /* not in relaxed mode, and not for a capture that isn't global */
-        ok(rkvi_dev(capture_begin, f->d, f->a, true));
-        assert_false(rkvi_dev(capture_relax, f->d, true));
-        ok(calls[i](f, e));
-        assert_true(rkvi_dev(capture_relax, f->d, false));
-        ok(rkvi_dev(capture_end, f->d, f->a, &graph));
-        ok(rkvi_dev(graph_destroy, f->d, graph));
-        ok(rkvi_dev(capture_begin, f->d, f->a, false));
-        ok(calls[i](f, e));
-        ok(rkvi_dev(capture_end, f->d, f->a, &graph));
-        ok(rkvi_dev(graph_destroy, f->d, graph));
-    }
-    ok(rkvi_dev(event_destroy, f->d, e));
-}
-
-#define with_fixture(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 static const struct CMUnitTest tests[] = {
     with_fixture(test_info_and_memory),
@@ -591,27 +348,19 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_destroy_waits_for_work),
     with_fixture(test_nth_call_fails),
     with_fixture(test_fault_poisons),
-    with_fixture(test_graph),
-    with_fixture(test_capture_refusals),
-    with_fixture(test_global_capture_forbids),
 };
 
-/* device_sim runs one operation at a time: this would hang there. */
+/* device_sim runs one operation at a time: these would hang there. */
 static const struct CMUnitTest host_tests[] = {
     with_fixture(test_streams_are_independent),
+    with_fixture(test_destroy_in_a_forked_child),
 };
 
 int main(void)
 {
-    int n_failed = 0;
-    printf("device_host, delay seed 7\n");
-    n_failed += cmocka_run_group_tests_name("host", tests, NULL, NULL);
-    n_failed += cmocka_run_group_tests_name("host alone", host_tests, NULL, NULL);
-    make = make_sim_time;
-    n_failed += cmocka_run_group_tests_name("sim, time", tests, NULL, NULL);
-    make = make_sim_seeded;
-    printf("device_sim, seeds from 0\n");
-    for (int i = 0; i < 8; i++)
-        n_failed += cmocka_run_group_tests_name("sim, seeded", tests, NULL, NULL);
+    const size_t n_host = sizeof host_tests / sizeof host_tests[0];
+    int n_failed = run_on_all(tests, sizeof tests / sizeof tests[0]);
+    n_failed += run_on("host", make_host, host_tests, n_host, 1);
+    n_failed += run_on("check over host", make_check, host_tests, n_host, 1);
     return n_failed != 0;
 }

@@ -231,8 +231,7 @@ static bool bring_back_then_store(world *w)
     h2d(w, PLACE, HOST_PLACE);
     tested_edge(w, w->copy_in, w->compute);
     ok(launch_add(w->d, w->dev[PLACE] + half, w->dev[SRC] + half, 7, half, w->compute));
-    return part_is(w, PLACE, 0, half, host_value(HOST_PLACE, 0)) &&
-           part_is(w, PLACE, half, half, 7);
+    return part_is(w, PLACE, 0, half, host_value(HOST_PLACE, 0)) && part_is(w, PLACE, half, half, 7);
 }
 
 static bool bring_back_then_reader(world *w)
@@ -318,7 +317,10 @@ typedef struct program {
     rkvi_check_kind kind; /* of the report when the edge is left out */
 } program;
 
-#define PROGRAM(fn) {#fn, fn, RKVI_CHECK_RACE}
+#define PROGRAM(fn) \
+    { \
+#fn, fn, RKVI_CHECK_RACE \
+    }
 static const program programs[] = {
     PROGRAM(store_then_copy_out),
     PROGRAM(store_then_reader),
@@ -369,8 +371,7 @@ static void test_with_the_edges(void **state)
         for (uint64_t seed = 0; seed < SEEDS; seed++)
             if (!is_right(&programs[i], sim(RKVI_SIM_SEEDED, seed), false))
                 fail_msg("%s, seed %u", programs[i].name, (unsigned)seed);
-        const rkvi_device_host_settings s = {
-            .n_workers = 2, .delay_max_ns = 50000, .delay_seed = i};
+        const rkvi_device_host_settings s = {.n_workers = 2, .delay_max_ns = 50000, .delay_seed = i};
         rkvi_device *d;
         ok(rkvi_device_host_create(&s, &test_ops, &d));
         if (!is_right(&programs[i], d, false))
@@ -389,8 +390,8 @@ static void test_sim_shows_a_missing_edge(void **state)
             if (n_wrong++ == 0)
                 first = seed;
         }
-        printf("%-34s left out: wrong under %2u of %u seeds, first %u\n", programs[i].name,
-               n_wrong, SEEDS, first);
+        printf("%-34s left out: wrong under %2u of %u seeds, first %u\n", programs[i].name, n_wrong,
+               SEEDS, first);
         if (n_wrong == 0)
             fail_msg("%s: no seed shows the missing edge", programs[i].name);
     }

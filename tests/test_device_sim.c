@@ -92,8 +92,12 @@ static void test_copy_curve(void **state)
         before = now;
     }
     /* 16 pieces of 256 KiB in one copy: 51 GB/s measured */
-    const rkvi_copy pieces = {.direction = RKVI_H2D, .dst = dev, .src = host, .rows = 16,
-                              .width_bytes = 256 * KIB, .dst_pitch_bytes = 256 * KIB,
+    const rkvi_copy pieces = {.direction = RKVI_H2D,
+                              .dst = dev,
+                              .src = host,
+                              .rows = 16,
+                              .width_bytes = 256 * KIB,
+                              .dst_pitch_bytes = 256 * KIB,
                               .src_pitch_bytes = MIB};
     ok(rkvi_dev(copy, d, &pieces, s));
     const double rate = 16.0 * 256 * KIB / (double)(end_of(d, s) - before);
@@ -180,7 +184,7 @@ static void test_kernels_and_the_host_clock(void **state)
     uint32_t *dev = dev_alloc(d, 4000);
     rkvi_event *e = new_event(d);
     bool is_done = true;
-    ok(launch_add(d, dev, dev, 0, 500, a)); /* [0, 250): 2000 bytes at 10 a ns */
+    ok(launch_add(d, dev, dev, 0, 500, a));             /* [0, 250): 2000 bytes at 10 a ns */
     ok(launch_add(d, dev + 500, dev + 500, 0, 500, b)); /* enqueued at 30: [30, 280) */
     ok(rkvi_dev(event_record, d, e, b));
     assert_int_equal(rkvi_device_sim_now_ns(d), 90);
@@ -327,8 +331,12 @@ static void run_poison_case(const poison_case *p)
     const add_args args = {.dst = dst, .src = src, .add = 1};
     const rkvi_range ranges[] = {{.ptr = dst, .bytes = p->dst_bytes, .access = RKVI_WRITE},
                                  {.ptr = src, .bytes = p->src_bytes, .access = RKVI_READ}};
-    const rkvi_launch launch = {.op = OP_ADD, .args = &args, .args_bytes = sizeof args,
-                                .grid = POISON_WORDS, .ranges = ranges, .n_ranges = 2};
+    const rkvi_launch launch = {.op = OP_ADD,
+                                .args = &args,
+                                .args_bytes = sizeof args,
+                                .grid = POISON_WORDS,
+                                .ranges = ranges,
+                                .n_ranges = 2};
     ok(rkvi_dev(launch, d, &launch, NULL));
     ok(copy_1d(d, RKVI_D2H, host, dst, POISON_WORDS * 4, NULL));
     ok(rkvi_dev(stream_sync, d, NULL));
@@ -388,11 +396,20 @@ static void test_poison_leaves_rows_open(void **state)
     unsigned char *dev = dev_alloc(d, 65536), *host = pinned_alloc(d, 65536);
     for (size_t k = 0; k < 65536; k++)
         host[k] = (unsigned char)(k * 7);
-    rkvi_copy copy = {.direction = RKVI_H2D, .dst = dev + 16, .src = host, .width_bytes = 1000,
-                      .rows = 20, .dst_pitch_bytes = 3000, .src_pitch_bytes = 1000};
+    rkvi_copy copy = {.direction = RKVI_H2D,
+                      .dst = dev + 16,
+                      .src = host,
+                      .width_bytes = 1000,
+                      .rows = 20,
+                      .dst_pitch_bytes = 3000,
+                      .src_pitch_bytes = 1000};
     ok(rkvi_dev(copy, d, &copy, NULL));
-    copy = (rkvi_copy){.direction = RKVI_D2H, .dst = host + 32768, .src = dev + 16,
-                       .width_bytes = 1000, .rows = 20, .dst_pitch_bytes = 1000,
+    copy = (rkvi_copy){.direction = RKVI_D2H,
+                       .dst = host + 32768,
+                       .src = dev + 16,
+                       .width_bytes = 1000,
+                       .rows = 20,
+                       .dst_pitch_bytes = 1000,
                        .src_pitch_bytes = 3000};
     ok(rkvi_dev(copy, d, &copy, NULL));
     ok(rkvi_dev(stream_sync, d, NULL));

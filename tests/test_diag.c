@@ -116,9 +116,12 @@ static void test_call_site(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text), cmocka_unit_test(test_long_text_is_cut),
-        cmocka_unit_test(test_text_is_of_the_thread), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_log),   cmocka_unit_test(test_call_site),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_long_text_is_cut),
+        cmocka_unit_test(test_text_is_of_the_thread),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_call_site),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,8 @@ enum { MOST_ARGS = 12 };
 static int parse(const char *line, struct options *o, struct gen_error *err)
 {
     static char copy[256];
-    char *argv[MOST_ARGS + 1] = {"rollkv-generate"};
+    static char name[] = "rollkv-generate";
+    char *argv[MOST_ARGS + 1] = {name};
     int argc = 1;
     snprintf(copy, sizeof copy, "%s", line);
     for (char *word = strtok(copy, " "); word != NULL && argc < MOST_ARGS; word = strtok(NULL, " "))

@@ -52,9 +52,10 @@ static void assert_same(const ops_case *c, ops_out *a, ops_out b)
     out_free(&b);
 }
 
+/* The reference, slow, and each row and head for itself anyway: a few cases. */
 #define FOR_EACH_CASE(c, ops)                                                                      \
     for (uint32_t which = 0; which < 15; which++)                                                  \
-        for (const rkvi_ops *ops = sets; ops < sets + n_sets; ops++)                               \
+        for (const rkvi_ops *ops = sets + (which % 5 != 1); ops < sets + n_sets; ops++)            \
             for (ops_case c = begin(make(which), ops); c.tiles; end(&c))
 
 static ops_case begin(ops_case c, const rkvi_ops *ops)

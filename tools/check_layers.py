@@ -19,15 +19,18 @@ STORES = ["arena", "pool"]
 EXECUTORS = ["device_host", "device_sim", "device_check", "device_cuda"]
 TABLE = {
     "api": ["step", "cache", "estimate", "plan", "ring", "seq", "tile", *STORES, "device", *EXECUTORS,
-            *VALUES, *OPS],
-    "step": ["cache", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
+            "settings", *VALUES, *OPS],
+    "step": ["timeline", "cache", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "estimate": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "cache": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     # Pure: no device, and so no memory that belongs to one.
     "plan": ["ring", "seq", "tile", *VALUES, *OPS],
-    "ring": ["seq", "tile", *STORES, "device", *VALUES, *OPS],
-    "seq": ["tile", *VALUES],
-    "tile": ["config"],
+    "ring": [],
+    "seq": ["tile", *VALUES, *OPS],
+    "tile": ["pool", "config"],
+    # Numbered marks on streams: just above the interface to executors.
+    "timeline": ["device"],
+    "settings": [],
     "arena": ["pool", "device", "config"],
     "pool": ["arena", "device", "config"],
     "batch": ["config", *OPS],

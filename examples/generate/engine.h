@@ -43,12 +43,17 @@ struct run_settings {
 struct run_result {
     double prefill_seconds, decode_seconds;
     size_t prefill_steps, decode_steps;
+    uint64_t *decode_ns; /* of each decode step */
+    uint64_t *attend_ns; /* the part of it in the library */
     uint64_t prefill_streamed_bytes, decode_streamed_bytes;
     rkv_cache_stats stats; /* zero under --attention naive, like info */
     rkv_cache_info info;
     struct token_list generated;
     struct record record;
 };
+
+/* How the cache of such a run is set up. */
+struct kv_settings engine_kv_settings(const struct engine *e, const struct run_settings *settings);
 
 /* On success the caller frees the result. */
 int engine_run(struct engine *e, const struct run_settings *settings, struct run_result *out,

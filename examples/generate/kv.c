@@ -4,9 +4,12 @@
 #include <rollkv/host.h>
 #include <stdlib.h>
 
+#include "stopwatch.h"
+
 struct kv {
     rkv_cache *cache;
     size_t head_dim;
+    uint64_t spent_ns;
 };
 
 /* The library's sentence, with what the engine was about. */
@@ -26,48 +29,86 @@ static uint64_t gap_ns(const struct kv_settings *settings, size_t layers, size_t
     return (uint64_t)(layer + 1 == layers ? gap + behind : gap);
 }
 
+/* The parameters and the arrays that they point to; they are only needed for one call. */
+struct kv_params {
+    rkv_cache_params params;
+    rkv_kv_layer_params *kv_layers;
+    rkv_site_params *sites;
+};
+
+static void free_params(struct kv_params *p)
+{
+    free(p->kv_layers);
+    free(p->sites);
+}
+
+static void fill_layer(struct kv_params *p, const struct model_shape *shape,
+                       const struct kv_settings *settings, uint32_t layer)
+{
+    p->kv_layers[layer] = (rkv_kv_layer_params){.struct_size = sizeof *p->kv_layers,
+                                                .n_kv_heads = (uint32_t)shape->kv_heads,
+                                                .head_dim_k = (uint32_t)shape->head_dim,
+                                                .type_k = settings->type_k,
+                                                .type_v = settings->type_v,
+                                                .resident_cells = settings->resident_cells};
+    p->sites[layer] = (rkv_site_params){.struct_size = sizeof *p->sites,
+                                        .kv_layer = layer,
+                                        .n_q_heads = (uint32_t)shape->heads,
+                                        .mask = RKV_MASK_CAUSAL,
+                                        .gap_ns = gap_ns(settings, shape->layers, layer)};
+}
+
+static int fill_params(struct kv_params *p, const struct model_shape *shape,
+                       const struct kv_settings *settings, struct gen_error *err)
+{
+    const uint32_t layers = (uint32_t)shape->layers;
+    *p = (struct kv_params){.params = RKV_CACHE_PARAMS_INIT};
+    p->kv_layers = calloc(layers, sizeof *p->kv_layers);
+    p->sites = calloc(layers, sizeof *p->sites);
+    if (p->kv_layers == NULL || p->sites == NULL) {
+        free_params(p);
+        return gen_fail(err, "No memory for the parameters of %u layers.", layers);
+    }
+    for (uint32_t i = 0; i < layers; i++)
+        fill_layer(p, shape, settings, i);
+    rkv_cache_params *c = &p->params;
+    c->device = RKV_DEVICE_HOST;
+    c->kv_layers = p->kv_layers;
+    c->sites = p->sites;
+    c->n_kv_layers = c->n_sites = layers;
+    c->capacity_cells = settings->positions;
+    c->max_rows = (uint32_t)settings->max_rows;
+    c->tile_cells = settings->tile_cells;
+    c->mode = settings->mode;
+    c->ring_bytes = settings->ring_bytes;
+    c->device_limit_bytes = settings->device_limit_bytes;
+    c->step_ns = settings->step_ns;
+    c->host.link_bytes_per_s = settings->link_bytes_per_s;
+    c->host.n_threads = settings->threads;
+    return 0;
+}
+
 static int create_cache(struct kv *kv, const struct model_shape *shape,
                         const struct kv_settings *settings, struct gen_error *err)
 {
-    const uint32_t layers = (uint32_t)shape->layers;
-    rkv_kv_layer_params *kv_layers = calloc(layers, sizeof *kv_layers);
-    rkv_site_params *sites = calloc(layers, sizeof *sites);
-    int rc = -1;
-    if (kv_layers == NULL || sites == NULL) {
-        gen_fail(err, "No memory for the parameters of %u layers.", layers);
-        goto done;
-    }
-    for (uint32_t i = 0; i < layers; i++) {
-        kv_layers[i] = (rkv_kv_layer_params){.struct_size = sizeof kv_layers[i],
-                                             .n_kv_heads = (uint32_t)shape->kv_heads,
-                                             .head_dim_k = (uint32_t)shape->head_dim,
-                                             .type_k = settings->type_k,
-                                             .type_v = settings->type_v,
-                                             .resident_cells = settings->resident_cells};
-        sites[i] = (rkv_site_params){.struct_size = sizeof sites[i],
-                                     .kv_layer = i,
-                                     .n_q_heads = (uint32_t)shape->heads,
-                                     .mask = RKV_MASK_CAUSAL,
-                                     .gap_ns = gap_ns(settings, layers, i)};
-    }
-    rkv_cache_params params = RKV_CACHE_PARAMS_INIT;
-    params.device = RKV_DEVICE_HOST;
-    params.kv_layers = kv_layers;
-    params.sites = sites;
-    params.n_kv_layers = params.n_sites = layers;
-    params.capacity_cells = settings->positions;
-    params.max_rows = (uint32_t)settings->max_rows;
-    params.tile_cells = settings->tile_cells;
-    params.mode = settings->mode;
-    params.ring_bytes = settings->ring_bytes;
-    params.device_limit_bytes = settings->device_limit_bytes;
-    params.step_ns = settings->step_ns;
-    params.host.link_bytes_per_s = settings->link_bytes_per_s;
-    params.host.n_threads = settings->threads;
-    rc = check(rkv_cache_create(&params, &kv->cache), "The cache can't be set up", err);
-done:
-    free(kv_layers);
-    free(sites);
+    struct kv_params p;
+    if (fill_params(&p, shape, settings, err) != 0)
+        return -1;
+    const int rc = check(rkv_cache_create(&p.params, &kv->cache), "The cache can't be set up", err);
+    free_params(&p);
+    return rc;
+}
+
+int kv_estimate(const struct model_shape *shape, const struct kv_settings *settings,
+                rkv_estimate *out_estimate, struct gen_error *err)
+{
+    struct kv_params p;
+    if (fill_params(&p, shape, settings, err) != 0)
+        return -1;
+    *out_estimate = (rkv_estimate){.struct_size = sizeof *out_estimate};
+    const int rc =
+        check(rkv_cache_estimate(&p.params, out_estimate), "The cache can't be estimated", err);
+    free_params(&p);
     return rc;
 }
 
@@ -100,13 +141,16 @@ void kv_destroy(struct kv *kv)
 static int begin(void *self, size_t rows, struct gen_error *err)
 {
     struct kv *kv = self;
+    const uint64_t started = stopwatch_now_ns();
     rkv_batch_entry entry = RKV_BATCH_ENTRY_INIT;
     entry.n_rows = entry.n_new_cells = (uint32_t)rows;
     entry.regime = rows > 1 ? RKV_REGIME_PREFILL : RKV_REGIME_DECODE;
     rkv_batch batch = RKV_BATCH_INIT;
     batch.n_entries = 1;
     batch.entries = &entry;
-    return check(rkv_step_begin(kv->cache, &batch), "A step can't begin", err);
+    const int rc = check(rkv_step_begin(kv->cache, &batch), "A step can't begin", err);
+    kv->spent_ns += stopwatch_now_ns() - started;
+    return rc;
 }
 
 /* The data is only read where the library takes q, k and v. */
@@ -123,21 +167,32 @@ static rkv_tensor tensor(const float *data, size_t row_stride, size_t head_strid
 static int attend(void *self, size_t layer, const struct attention_rows *x, struct gen_error *err)
 {
     struct kv *kv = self;
+    const uint64_t started = stopwatch_now_ns();
     rkv_attend_params params = RKV_ATTEND_PARAMS_INIT;
     params.site = (uint32_t)layer;
     params.q = tensor(x->q, x->qkv_stride, kv->head_dim);
     params.k = tensor(x->k, x->qkv_stride, kv->head_dim);
     params.v = tensor(x->v, x->qkv_stride, kv->head_dim);
     params.out = tensor(x->out, x->out_stride, kv->head_dim);
-    if (check(rkv_step_attend(kv->cache, &params, NULL), "An attention call failed", err) != 0)
-        return -1;
-    return check(rkv_host_stream_sync(kv->cache, NULL), "Waiting for an attention failed", err);
+    int rc = check(rkv_step_attend(kv->cache, &params, NULL), "An attention call failed", err);
+    if (rc == 0)
+        rc = check(rkv_host_stream_sync(kv->cache, NULL), "Waiting for an attention failed", err);
+    kv->spent_ns += stopwatch_now_ns() - started;
+    return rc;
 }
 
 static int end(void *self, struct gen_error *err)
 {
     struct kv *kv = self;
-    return check(rkv_step_end(kv->cache, NULL, NULL), "A step can't end", err);
+    const uint64_t started = stopwatch_now_ns();
+    const int rc = check(rkv_step_end(kv->cache, NULL, NULL), "A step can't end", err);
+    kv->spent_ns += stopwatch_now_ns() - started;
+    return rc;
+}
+
+uint64_t kv_spent_ns(const struct kv *kv)
+{
+    return kv->spent_ns;
 }
 
 struct attention kv_attention(struct kv *kv)

@@ -32,7 +32,12 @@ struct kv *kv_create(const struct model_shape *shape, const struct kv_settings *
                      struct gen_error *err);
 void kv_destroy(struct kv *kv);
 struct attention kv_attention(struct kv *kv);
+/* Time in the library's calls for steps so far, with waiting for their results. */
+uint64_t kv_spent_ns(const struct kv *kv);
 
+/* What kv_create would take with these settings. */
+int kv_estimate(const struct model_shape *shape, const struct kv_settings *settings,
+                rkv_estimate *out_estimate, struct gen_error *err);
 int kv_stats(const struct kv *kv, rkv_cache_stats *out_stats, struct gen_error *err);
 int kv_info(const struct kv *kv, rkv_cache_info *out_info, struct gen_error *err);
 

@@ -70,8 +70,8 @@ static const struct {
      "rollkv, or naive: a plain loop in f32, to check against (rollkv)"},
     {ID_COMPARE, "compare", NULL,
      "run resident, oplevel and ring, the latter two within the device limit\n" INDENT
-     "(a quarter of what resident takes unless given); check that all logits\n" INDENT
-     "have the same bits, and print a table"},
+     "(unless given: the least that works and a quarter of K and V); check that all\n" INDENT
+     "logits have the same bits, and print a table"},
     {ID_LOGITS_HASH, "logits-hash", NULL, "print a hash over the logits of all steps"},
     {ID_QUIET, "quiet", NULL, "no progress"},
     {ID_HELP, "help", NULL, "this text"},
@@ -132,7 +132,7 @@ static int read_number(const char *name, const char *text, double least, double 
 static int read_count(const char *name, const char *text, double least, uint64_t *out,
                       struct gen_error *err)
 {
-    double number;
+    double number = 0;
     if (read_number(name, text, least, 1e12, &number, err) != 0)
         return -1;
     if (number != floor(number))
@@ -144,7 +144,7 @@ static int read_count(const char *name, const char *text, double least, uint64_t
 static int read_size(const char *name, const char *text, double unit_bytes, uint64_t *out,
                      struct gen_error *err)
 {
-    double number;
+    double number = 0;
     if (read_number(name, text, 0, 1e6, &number, err) != 0)
         return -1;
     *out = (uint64_t)(number * unit_bytes);
@@ -216,7 +216,7 @@ static int apply(struct options *o, enum option_id id, const char *name, const c
                  struct gen_error *err)
 {
     uint64_t count = 0;
-    double number;
+    double number = 0;
     int rc = 0;
     switch (id) {
     case ID_MODEL: o->model_path = text; return 0;

@@ -2,17 +2,11 @@
 #include "progress.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
-static const uint64_t terminal_pause_ns = 100000000, plain_pause_ns = 5000000000;
+#include "stopwatch.h"
 
-uint64_t progress_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+static const uint64_t terminal_pause_ns = 100000000, plain_pause_ns = 5000000000;
 
 void progress_init(struct progress *p, bool quiet)
 {
@@ -24,12 +18,12 @@ void progress_start(struct progress *p, const char *what)
 {
     progress_break(p);
     p->what = what;
-    p->started_ns = p->shown_ns = progress_now_ns();
+    p->started_ns = p->shown_ns = stopwatch_now_ns();
 }
 
 void progress_update(struct progress *p, size_t done, size_t total, const char *unit)
 {
-    const uint64_t now = progress_now_ns();
+    const uint64_t now = stopwatch_now_ns();
     const bool is_last = done == total;
     if (p->quiet ||
         (!is_last && now - p->shown_ns < (p->is_terminal ? terminal_pause_ns : plain_pause_ns)))

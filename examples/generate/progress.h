@@ -18,9 +18,6 @@ struct progress {
     const char *what;
 };
 
-/* Monotonic clock. */
-uint64_t progress_now_ns(void);
-
 void progress_init(struct progress *p, bool quiet);
 /* Begins a phase; `what` must live until the next one. */
 void progress_start(struct progress *p, const char *what);

@@ -8,6 +8,7 @@
 #include "engine.h"
 #include "naive.h"
 #include "sample.h"
+#include "stopwatch.h"
 
 struct run {
     struct engine *engine;
@@ -29,31 +30,35 @@ static double output_fraction(const struct model_shape *s)
     return head / (head + layer * (double)s->layers);
 }
 
+struct kv_settings engine_kv_settings(const struct engine *e, const struct run_settings *s)
+{
+    const struct options *o = e->options;
+    const bool is_resident = s->mode == GENERATE_RESIDENT;
+    return (struct kv_settings){.positions = e->positions,
+                                .max_rows = o->chunk,
+                                .type_k = o->type_k,
+                                .type_v = o->type_v,
+                                .mode =
+                                    s->mode == GENERATE_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
+                                .tile_cells = o->tile_cells,
+                                .ring_bytes = is_resident ? 0 : o->ring_bytes,
+                                .resident_cells = is_resident ? RKV_RESIDENT_ALL : s->resident_cells,
+                                .device_limit_bytes = is_resident ? 0 : s->device_limit_bytes,
+                                .link_bytes_per_s = o->link_bytes_per_s,
+                                .threads = (uint32_t)e->threads,
+                                .step_ns = s->step_ns,
+                                .output_fraction = output_fraction(&e->model.shape)};
+}
+
 static int open_attention(struct run *r)
 {
     const struct engine *e = r->engine;
-    const struct options *o = e->options;
-    const struct run_settings *s = r->settings;
-    if (o->naive) {
+    if (e->options->naive) {
         r->naive = naive_create(&e->model.shape, e->positions, r->err);
         r->attention = r->naive != NULL ? naive_attention(r->naive) : (struct attention){0};
         return r->naive != NULL ? 0 : -1;
     }
-    const bool is_resident = s->mode == GENERATE_RESIDENT;
-    const struct kv_settings settings = {
-        .positions = e->positions,
-        .max_rows = o->chunk,
-        .type_k = o->type_k,
-        .type_v = o->type_v,
-        .mode = s->mode == GENERATE_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
-        .tile_cells = o->tile_cells,
-        .ring_bytes = is_resident ? 0 : o->ring_bytes,
-        .resident_cells = is_resident ? RKV_RESIDENT_ALL : s->resident_cells,
-        .device_limit_bytes = is_resident ? 0 : s->device_limit_bytes,
-        .link_bytes_per_s = o->link_bytes_per_s,
-        .threads = (uint32_t)e->threads,
-        .step_ns = s->step_ns,
-        .output_fraction = output_fraction(&e->model.shape)};
+    const struct kv_settings settings = engine_kv_settings(e, r->settings);
     r->kv = kv_create(&e->model.shape, &settings, r->err);
     r->attention = r->kv != NULL ? kv_attention(r->kv) : (struct attention){0};
     return r->kv != NULL ? 0 : -1;
@@ -85,7 +90,7 @@ static int step(struct run *r, const int32_t *tokens, size_t rows, size_t positi
 static int prefill(struct run *r, float **out_logits)
 {
     struct engine *e = r->engine;
-    const uint64_t started = progress_now_ns();
+    const uint64_t started = stopwatch_now_ns();
     progress_start(&e->progress, "reading the prompt");
     for (size_t at = 0; at < e->prompt.count;) {
         const size_t left = e->prompt.count - at, chunk = e->options->chunk;
@@ -96,7 +101,7 @@ static int prefill(struct run *r, float **out_logits)
         r->result->prefill_steps++;
         progress_update(&e->progress, at, e->prompt.count, "tokens");
     }
-    r->result->prefill_seconds = (double)(progress_now_ns() - started) * 1e-9;
+    r->result->prefill_seconds = (double)(stopwatch_now_ns() - started) * 1e-9;
     return streamed_bytes(r, &r->result->prefill_streamed_bytes);
 }
 
@@ -126,24 +131,32 @@ static int choose(struct run *r, const float *logits, int32_t *out_id)
     return list->count == wanted || (forced == NULL && is_end);
 }
 
+static uint64_t spent(const struct run *r)
+{
+    return r->kv != NULL ? kv_spent_ns(r->kv) : 0;
+}
+
 static int decode(struct run *r, float *logits)
 {
     struct engine *e = r->engine;
     const size_t wanted = r->settings->forced != NULL ? r->settings->forced->count : e->options->tokens;
     const bool shows = !(r->settings->prints && e->progress.is_terminal);
-    const uint64_t started = progress_now_ns();
+    const uint64_t started = stopwatch_now_ns();
     int32_t id;
     int rc;
     progress_start(&e->progress, "generating");
     while ((rc = choose(r, logits, &id)) == 0) {
         const size_t done = r->result->generated.count;
+        const uint64_t step_started = stopwatch_now_ns(), spent_ns = spent(r);
         if (step(r, &id, 1, e->prompt.count + done - 1, &logits) != 0)
             return -1;
-        r->result->decode_steps++;
+        const size_t at = r->result->decode_steps++;
+        r->result->decode_ns[at] = stopwatch_now_ns() - step_started;
+        r->result->attend_ns[at] = spent(r) - spent_ns;
         if (shows)
             progress_update(&e->progress, done, wanted, "tokens");
     }
-    r->result->decode_seconds = (double)(progress_now_ns() - started) * 1e-9;
+    r->result->decode_seconds = (double)(stopwatch_now_ns() - started) * 1e-9;
     if (shows)
         progress_update(&e->progress, r->result->generated.count, r->result->generated.count, "tokens");
     return rc < 0 ? -1 : 0;
@@ -177,8 +190,10 @@ int engine_run(struct engine *e, const struct run_settings *settings, struct run
     *out = (struct run_result){0};
     r.sampler = (struct sampler){.temperature = (float)o->temperature, .state = o->seed};
     r.sampler.weights = malloc(e->model.shape.vocabulary * sizeof *r.sampler.weights);
-    if (r.sampler.weights == NULL)
-        gen_fail(err, "No memory for sampling.");
+    out->decode_ns = calloc(o->tokens, sizeof *out->decode_ns);
+    out->attend_ns = calloc(o->tokens, sizeof *out->attend_ns);
+    if (r.sampler.weights == NULL || out->decode_ns == NULL || out->attend_ns == NULL)
+        gen_fail(err, "No memory for a run of %zu tokens.", o->tokens);
     else if (record_init(&out->record, e->model.shape.vocabulary, steps, err) == 0 &&
              open_attention(&r) == 0)
         rc = run_steps(&r);
@@ -193,6 +208,8 @@ int engine_run(struct engine *e, const struct run_settings *settings, struct run
 
 void run_result_free(struct run_result *result)
 {
+    free(result->decode_ns);
+    free(result->attend_ns);
     token_list_free(&result->generated);
     record_free(&result->record);
 }

@@ -41,8 +41,9 @@
  * -----------
  *  - Input structs begin with struct_size: set it with the initialiser macros
  *    (RKV_CACHE_PARAMS_INIT and so on).  Zero means 'default' in every field.
- *    An array of structs has the stride array[0].struct_size.  Nothing that is
- *    passed in is kept: arrays may be freed once the call has returned.
+ *    An array of structs has the stride array[0].struct_size (the others have
+ *    the same one, or 0).  Nothing that is passed in is kept: arrays may be
+ *    freed once the call has returned.
  *  - Output structs: set struct_size to the size you know; that much is filled.
  *  - Sizes are in bytes, cells, rows as the name says; times in nanoseconds.
  *    All 64-bit.  A value above 2^62 is always an error (a wrapped negative).
@@ -52,6 +53,8 @@
  *    own default stream on the host executor.
  *  - A call that fails changes nothing, and rkv_error_message() says on the
  *    calling thread what was wrong, with values and limits.
+ *  - After a device fault every call but rkv_cache_destroy gives
+ *    RKV_E_POISONED, with the first fault in the message.
  *
  * Threads
  * -------
@@ -216,12 +219,13 @@ typedef struct rkv_cache_params {
     uint32_t max_rows;                   /* most rows of a step, over its batch; 0: 512 */
     uint32_t tile_cells;                 /* T: a power of two from 16 to 4096; 0: 256 */
     uint32_t draft_rows;                 /* cells that may be rolled back for free; 0: 16; RKV_DRAFT_NONE */
-    uint32_t steps_ahead;                /* begins before the first must have ended on the device; 0: 2 */
+    uint32_t steps_ahead;                /* begins before the first must have ended on the device, up to 16; 0: 2 */
     uint32_t mode;                       /* RKV_MODE_ */
     uint32_t flags;                      /* RKV_FLAG_ */
     int32_t numa;                        /* RKV_NUMA_DEVICE, RKV_NUMA_OFF, or node + 1 */
     uint64_t ring_bytes;                 /* 0: from the hints and the memory granted */
-    uint64_t copy_bytes;                 /* most bytes joined into one copy; 0: 16 MiB, or what the ring allows */
+    uint64_t copy_bytes;                 /* most bytes joined into one copy, at least one tile-layer; 0: 16 MiB,
+                                          * or what the ring allows */
     uint64_t device_limit_bytes;         /* everything on the device; 0: nine tenths of what is free */
     uint64_t host_limit_bytes;           /* the tail; 0: nine tenths of the machine's memory */
     uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
@@ -255,7 +259,7 @@ typedef struct rkv_estimate {
     uint64_t capacity_cells;
     uint64_t largest_capacity_cells;  /* that would fit with these budgets; 0: none */
     uint64_t largest_resident_cells;  /* per KV layer with a tail, that would fit at this capacity */
-    uint64_t smallest_device_bytes;   /* with no window at all and the smallest ring */
+    uint64_t smallest_device_bytes;   /* with no window at all: with the smallest ring, or with this one */
     uint64_t free_zone_cells;         /* up to this context the tail hides behind step_ns; 0: no hints */
     uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: no hints */
     char advice[256];
@@ -366,9 +370,10 @@ RKV_API rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence);
 
 /* Removes the cells at positions [from, to).  Built so far: to the end of the
  * sequence (to >= its pos_end, or RKV_POS_END), which is a roll-back.  The
- * tile that is cut is continued by the next append, wherever it lies.
- * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to),
- * RKV_E_UNSUPPORTED (a range that ends before the sequence does). */
+ * tile that is cut is continued by the next append, wherever it lies.  A range
+ * that holds no cell is legal, and removes nothing.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to,
+ * to > RKV_POS_END), RKV_E_UNSUPPORTED (cells would be left behind the range). */
 #define RKV_POS_END ((int64_t)1 << 62)
 RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
 
@@ -394,7 +399,8 @@ typedef struct rkv_batch_entry {
     uint32_t regime;
     uint32_t reserved;
     const int64_t *positions;     /* one per row, strictly increasing; NULL: the next ones
-                                   * (query only: the last n_rows of the sequence) */
+                                   * (query only: those of its last n_rows cells; to
+                                   * be given where the positions have gaps) */
     const rkv_pos_range *visible; /* one per row, cuts the mask; NULL: all */
     const uint64_t *tree_mask;    /* reserved for token trees: must be NULL */
 } rkv_batch_entry;
@@ -424,8 +430,9 @@ RKV_API rkv_status rkv_step_begin(rkv_cache *cache, const rkv_batch *batch);
 RKV_API rkv_status rkv_step_start(rkv_cache *cache, void *stream);
 
 /* Element (row, head, i) at data + row * row_stride + head * head_stride + i;
- * strides in elements; 0: dense rows (head_stride = dim, row_stride = heads *
- * dim).  Device memory (the host executor: any memory). */
+ * strides in elements, not negative; 0: dense (head_stride = dim, row_stride =
+ * heads * head_stride).  Rows and heads of `out` must not overlap.  Aligned to
+ * its elements.  Device memory (the host executor: any memory). */
 typedef struct rkv_tensor {
     void *data;
     rkv_type type; /* f32, f16, bf16; 0: f16 */
@@ -456,8 +463,8 @@ RKV_API rkv_status rkv_step_attend(rkv_cache *cache, const rkv_attend_params *pa
 
 /* Ends the step; its cells now belong to the sequences.  `next` is an optional
  * hint of the next batch, for prediction (NULL: the same sequences again).
- * Queued.  Errors: RKV_E_STATE (sites are missing: the step stays open),
- * RKV_E_DEVICE_CALL. */
+ * Queued.  Errors: RKV_E_STATE (sites are missing), RKV_E_BATCH,
+ * RKV_E_SEQUENCE (`next`): the step stays open; RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_step_end(rkv_cache *cache, const rkv_batch *next, void *stream);
 
 /* Takes back what the step appended.  Work already queued runs on, harmlessly.

@@ -267,6 +267,8 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     const uint32_t tile = g->seq->tiles[g->old_tiles - 1];
     rkvi_tile_layer *l = at(c, tile, layer);
     rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_REOPEN};
+    if (l->device_place != RKVI_NO_PLACE)
+        want_marks(c, layer, l->device_place); /* a bring-back of an aborted step may be in flight */
     if (l->state == RKVI_LEAVING && l->device_place != RKVI_NO_PLACE) {
         rkv_status s = add_move(c, &m);
         if (s == RKV_OK)

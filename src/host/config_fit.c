@@ -115,11 +115,19 @@ static uint64_t largest_resident(rkvi_config *cfg, const rkvi_wish *wish)
     return search_tiles(cfg, wish, &trial, &trial.window_tiles) * cfg->tile_cells;
 }
 
+/* No window, and the smallest ring, or the one that was asked for: a tiny ring
+ * needs more room for tables, since a site's tail then takes more launches. */
 static rkv_status smallest_device(rkvi_config *cfg, const rkvi_wish *wish, uint64_t *out_bytes)
 {
-    const rkvi_trial trial = {.has_window = true, .for_all = true, .smallest_ring = true};
-    const rkv_status s = rkvi_config_sizes(cfg, wish, &trial);
+    rkvi_trial trial = {.has_window = true, .for_all = true};
+    rkv_status s = rkvi_config_sizes(cfg, wish, &trial);
     *out_bytes = cfg->device_bytes;
+    if (s != RKV_OK)
+        return s;
+    trial.smallest_ring = true;
+    s = rkvi_config_sizes(cfg, wish, &trial);
+    if (cfg->device_bytes < *out_bytes)
+        *out_bytes = cfg->device_bytes;
     return s;
 }
 

@@ -26,6 +26,11 @@ static uint64_t add_up(uint64_t a, uint64_t b)
     return rkvi_add(a, b, &r) ? r : RKVI_SIZE_MAX;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* A mask lets a sequence see only so many tiles, wherever they begin. */
 static uint64_t seen_tiles(const rkvi_config *cfg, const rkvi_site_config *site, uint64_t n_tiles)
 {
@@ -121,9 +126,9 @@ rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_
     if (copy < largest)
         copy = largest; /* a copy moves whole tile-layers */
     const uint64_t gap_ns = longest_gap_ns(cfg);
-    if (gap_ns && cfg->link_bytes_per_s)
-        cfg->ring_rule_bytes =
-            add_up(rkvi_config_link_bytes(cfg->link_bytes_per_s, gap_ns), add_up(copy, copy));
+    const uint64_t gap_bytes = rkvi_config_link_bytes(cfg->link_bytes_per_s, gap_ns);
+    if (gap_bytes)
+        cfg->ring_rule_bytes = add_up(gap_bytes, add_up(copy, copy));
 
     if (trial->smallest_ring)
         cfg->ring_bytes = largest;
@@ -133,8 +138,11 @@ rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_
         cfg->ring_bytes = choose_ring(cfg, copy, list_bytes);
 
     /* A copy that was asked for may fill the ring; one of ours leaves room for
-     * others to arrive while it is read. */
-    const uint64_t most = wish->copy_bytes ? cfg->ring_bytes : cfg->ring_bytes / 4;
+     * others to arrive while it is read: a quarter of the ring, or half of what
+     * the gap leaves (a ring by the rule holds two whole ones). */
+    uint64_t most = wish->copy_bytes ? cfg->ring_bytes : cfg->ring_bytes / 4;
+    if (!wish->copy_bytes && gap_bytes && cfg->ring_bytes > gap_bytes)
+        most = larger(most, (cfg->ring_bytes - gap_bytes) / 2);
     if (copy > most)
         copy = most > largest ? most : largest;
     cfg->copy_bytes = copy;

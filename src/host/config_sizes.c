@@ -260,6 +260,12 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
             "capacity_cells %llu are %llu tiles of %u cells; at most 2^32 - 2 tiles can be numbered",
             (unsigned long long)cfg->capacity_cells, (unsigned long long)cfg->capacity_tiles,
             cfg->tile_cells);
+    if (cfg->capacity_tiles * cfg->n_sites >= UINT32_MAX)
+        return rkvi_fail(
+            RKV_E_OVERFLOW,
+            "a step at %llu tiles and %u sites could read 2^32 tile-layers or more, which can't be "
+            "numbered; use larger tiles, or fewer cells",
+            (unsigned long long)cfg->capacity_tiles, cfg->n_sites);
     size_places(&x, cfg, trial);
     const rkv_status s = x.exceeded ? too_large(cfg) : rkvi_config_ring(cfg, wish, trial);
     if (s != RKV_OK)

@@ -85,6 +85,7 @@ typedef void (*rkvi_host_fn)(void *arg);
 
 typedef struct rkvi_device_info {
     char name[64];
+    char kernels[16];           /* the kernel set: "ref", "avx2", ... */
     uint64_t memory_bytes;      /* total device memory */
     uint64_t memory_free_bytes; /* now */
     uint32_t n_workers;         /* work items that run at once (SMs, threads) */

@@ -248,12 +248,10 @@ static rkv_status check_event_query(rkvi_device *d, rkvi_event *event, bool *out
     return st;
 }
 
-static rkv_status check_event_elapsed(rkvi_device *d, rkvi_event *from, rkvi_event *to,
-                                      int64_t *out_ns)
+static rkv_status check_event_elapsed(rkvi_device *d, rkvi_event *from, rkvi_event *to, int64_t *out_ns)
 {
     check_device *c = check_of(d);
-    return c->inner->vt->event_elapsed(c->inner, event_of(from)->inner, event_of(to)->inner,
-                                       out_ns);
+    return c->inner->vt->event_elapsed(c->inner, event_of(from)->inner, event_of(to)->inner, out_ns);
 }
 
 /* ---- memory ---- */
@@ -385,8 +383,7 @@ static rkv_status note_work(check_device *c, check_stream *s, const check_work *
 static void check_pinned(check_device *c, const rkvi_copy *copy)
 {
     const void *host = copy->direction == RKVI_H2D ? copy->src : copy->dst;
-    if (c->settings.allow_pageable || copy->direction == RKVI_D2D ||
-        rkvi_check_block_of(c, host))
+    if (c->settings.allow_pageable || copy->direction == RKVI_D2D || rkvi_check_block_of(c, host))
         return;
     char text[320];
     snprintf(text, sizeof text, "copy at %s: the host memory is not pinned", rkvi_call_site);
@@ -403,8 +400,8 @@ static rkv_status check_copy(rkvi_device *d, const rkvi_copy *copy, void *stream
     if (s)
         st = c->inner->vt->copy(c->inner, copy, stream);
     if (!st && copy->rows && copy->width_bytes) {
-        const check_work work = {.what = names[copy->direction], .site = rkvi_call_site,
-                                 .is_copy = true, .copy = *copy};
+        const check_work work = {
+            .what = names[copy->direction], .site = rkvi_call_site, .is_copy = true, .copy = *copy};
         check_pinned(c, copy);
         st = note_work(c, s, &work);
     }
@@ -439,7 +436,8 @@ static rkv_status check_launch(rkvi_device *d, const rkvi_launch *launch, void *
     if (s)
         st = c->inner->vt->launch(c->inner, launch, stream);
     if (!st && launch->grid) {
-        const check_work work = {.what = "launch", .site = rkvi_call_site,
+        const check_work work = {.what = "launch",
+                                 .site = rkvi_call_site,
                                  .ranges = launch->ranges,
                                  .n_ranges = launch->ranges ? launch->n_ranges : 0};
         st = note_work(c, s, &work);
@@ -448,8 +446,8 @@ static rkv_status check_launch(rkvi_device *d, const rkvi_launch *launch, void *
     return st;
 }
 
-static rkv_status check_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg,
-                                  const rkvi_range *ranges, size_t n_ranges, void *stream)
+static rkv_status check_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg, const rkvi_range *ranges,
+                                  size_t n_ranges, void *stream)
 {
     check_device *c = check_of(d);
     pthread_mutex_lock(&c->lock);
@@ -458,7 +456,9 @@ static rkv_status check_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg,
     if (s)
         st = c->inner->vt->host_call(c->inner, fn, arg, ranges, n_ranges, stream);
     if (!st) {
-        const check_work work = {.what = "host call", .site = rkvi_call_site, .ranges = ranges,
+        const check_work work = {.what = "host call",
+                                 .site = rkvi_call_site,
+                                 .ranges = ranges,
                                  .n_ranges = ranges ? n_ranges : 0};
         st = note_work(c, s, &work);
     }

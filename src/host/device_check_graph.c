@@ -94,8 +94,7 @@ rkv_status rkvi_check_capture_add(check_stream *s, const check_work *work)
 rkv_status rkvi_check_capture_record(check_stream *s, check_event *e)
 {
     check_capture *cap = s->capture;
-    const command cmd = {
-        .kind = COMMAND_RECORD, .stream = s->capture_index, .slot = cap->n_slots};
+    const command cmd = {.kind = COMMAND_RECORD, .stream = s->capture_index, .slot = cap->n_slots};
     const rkv_status st = add_command(&cap->list, cmd);
     if (st)
         return st;

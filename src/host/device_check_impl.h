@@ -55,7 +55,7 @@ typedef struct check_stream {
 
 typedef struct check_event {
     rkvi_event *inner;
-    check_clock clock; /* of its latest record; all 0 before the first */
+    check_clock clock;   /* of its latest record; all 0 before the first */
     uint64_t capture_id; /* the latest record was made in that capture; 0: none */
     size_t slot;
 } check_event;
@@ -99,8 +99,8 @@ typedef struct check_device {
  * report of its own: the checker sees less then. */
 rkv_status rkvi_check_lane_open(check_device *c, check_lane *lane, const char *name);
 void rkvi_check_lane_close(check_device *c, check_lane *lane);
-void rkvi_check_add_report(check_device *c, rkvi_check_kind kind, const char *first,
-                           const char *second, const char *text);
+void rkvi_check_add_report(check_device *c, rkvi_check_kind kind, const char *first, const char *second,
+                           const char *text);
 void rkvi_check_run(check_device *c, check_lane *lane, const check_work *work);
 rkv_status rkvi_check_block_add(check_device *c, void *ptr, uint64_t bytes, bool is_device);
 check_block *rkvi_check_block_of(check_device *c, const void *ptr);

@@ -92,34 +92,35 @@ static bool are_alike(const check_segment *a, const check_segment *b)
            (a->n_reads == 0 || !memcmp(a->reads, b->reads, a->n_reads * sizeof *a->reads));
 }
 
-/* ---- the map ---- */
+/* ---- parts ---- */
 
-bool rkvi_check_map_init(check_map *map, uint64_t bytes, bool is_defined)
+static bool part_open(check_part *part)
 {
-    *map = (check_map){.bytes = bytes, .cap = 8};
-    map->at = calloc(map->cap, sizeof *map->at);
-    if (!map->at)
+    if (part->at)
+        return true;
+    part->cap = 8;
+    part->at = calloc(part->cap, sizeof *part->at);
+    if (!part->at)
         return false;
-    map->at[0].is_defined = is_defined;
-    map->n = 1;
+    part->at[0].start = part->begin;
+    part->n = 1;
     return true;
 }
 
-void rkvi_check_map_free(check_map *map)
+static void part_free(check_part *part)
 {
-    for (size_t i = 0; i < map->n; i++)
-        free_segment(&map->at[i]);
-    free(map->at);
-    *map = (check_map){0};
+    for (size_t i = 0; i < part->n; i++)
+        free_segment(&part->at[i]);
+    free(part->at);
 }
 
 /* The segment that holds byte `at`. */
-static size_t find(const check_map *map, uint64_t at)
+static size_t find(const check_part *part, uint64_t at)
 {
-    size_t lo = 0, hi = map->n;
+    size_t lo = 0, hi = part->n;
     while (hi - lo > 1) {
         const size_t mid = lo + (hi - lo) / 2;
-        if (map->at[mid].start <= at)
+        if (part->at[mid].start <= at)
             lo = mid;
         else
             hi = mid;
@@ -127,70 +128,70 @@ static size_t find(const check_map *map, uint64_t at)
     return lo;
 }
 
-static uint64_t end_of(const check_map *map, size_t i)
+static uint64_t end_of(const check_part *part, size_t i)
 {
-    return i + 1 < map->n ? map->at[i + 1].start : map->bytes;
+    return i + 1 < part->n ? part->at[i + 1].start : part->end;
 }
 
-/* Makes a segment start at `at`; its index in *out (n at the block's end). */
-static bool split(check_map *map, uint64_t at, size_t *out)
+/* Makes a segment start at `at`; its index in *out (n at the part's end). */
+static bool split(check_part *part, uint64_t at, size_t *out)
 {
-    if (at >= map->bytes) {
-        *out = map->n;
+    if (at >= part->end) {
+        *out = part->n;
         return true;
     }
-    const size_t i = find(map, at);
+    const size_t i = find(part, at);
     *out = i;
-    if (map->at[i].start == at)
+    if (part->at[i].start == at)
         return true;
-    if (map->n == map->cap) {
-        check_segment *seg = realloc(map->at, 2 * map->cap * sizeof *seg);
+    if (part->n == part->cap) {
+        check_segment *seg = realloc(part->at, 2 * part->cap * sizeof *seg);
         if (!seg)
             return false;
-        map->at = seg;
-        map->cap *= 2;
+        part->at = seg;
+        part->cap *= 2;
     }
-    check_segment half = map->at[i];
+    check_segment half = part->at[i];
     half.start = at;
-    if (!copy_reads(&half, &map->at[i]))
+    if (!copy_reads(&half, &part->at[i]))
         return false;
     ref(half.write);
-    memmove(&map->at[i + 2], &map->at[i + 1], (map->n - i - 1) * sizeof *map->at);
-    map->at[i + 1] = half;
-    map->n++;
+    memmove(&part->at[i + 2], &part->at[i + 1], (part->n - i - 1) * sizeof *part->at);
+    part->at[i + 1] = half;
+    part->n++;
     *out = i + 1;
     return true;
 }
 
 /* Keeps segment i of [i, j), which covers all of them then. */
-static void collapse(check_map *map, size_t i, size_t j)
+static void collapse(check_part *part, size_t i, size_t j)
 {
     for (size_t k = i + 1; k < j; k++)
-        free_segment(&map->at[k]);
-    memmove(&map->at[i + 1], &map->at[j], (map->n - j) * sizeof *map->at);
-    map->n -= j - i - 1;
+        free_segment(&part->at[k]);
+    memmove(&part->at[i + 1], &part->at[j], (part->n - j) * sizeof *part->at);
+    part->n -= j - i - 1;
 }
 
 /* Joins neighbours of equal history in [i, j] and with what stands before. */
-static void join_alike(check_map *map, size_t i, size_t j)
+static void join_alike(check_part *part, size_t i, size_t j)
 {
     size_t to = i ? i - 1 : 0;
     size_t from = to + 1;
-    const size_t end = j < map->n ? j + 1 : map->n;
+    const size_t end = j < part->n ? j + 1 : part->n;
     for (; from < end; from++) {
-        if (are_alike(&map->at[to], &map->at[from]))
-            free_segment(&map->at[from]);
+        if (are_alike(&part->at[to], &part->at[from]))
+            free_segment(&part->at[from]);
         else
-            map->at[++to] = map->at[from];
+            part->at[++to] = part->at[from];
     }
-    memmove(&map->at[to + 1], &map->at[end], (map->n - end) * sizeof *map->at);
-    map->n -= end - (to + 1);
+    memmove(&part->at[to + 1], &part->at[end], (part->n - end) * sizeof *part->at);
+    part->n -= end - (to + 1);
 }
 
-static void report(const check_map *map, size_t i, const check_access *a)
+static void report(const check_part *part, size_t i, const check_access *a)
 {
-    const check_segment *s = &map->at[i];
-    const uint64_t from = s->start, to = end_of(map, i);
+    const check_segment *s = &part->at[i];
+    const uint64_t from = s->start, to = end_of(part, i);
     if (s->write && s->write != a->op && !is_ordered(s->write, a->clock))
         a->fault(a->user, s->write, true, from, to);
     if (a->access & RKVI_WRITE)
@@ -201,50 +202,114 @@ static void report(const check_map *map, size_t i, const check_access *a)
         a->fault(a->user, NULL, false, from, to);
 }
 
-bool rkvi_check_map_access(check_map *map, uint64_t from, uint64_t to, const check_access *a)
+static void note_write(check_part *part, size_t i, size_t j, check_op *op)
+{
+    collapse(part, i, j);
+    check_segment *s = &part->at[i];
+    drop_reads(s);
+    rkvi_check_op_unref(s->write);
+    s->write = ref(op);
+    s->is_defined = true;
+}
+
+static bool part_access(check_part *part, uint64_t from, uint64_t to, const check_access *a)
 {
     size_t i, j;
-    if (from >= to)
-        return true;
-    if (!split(map, from, &i) || !split(map, to, &j))
-        return false;
     bool ok = true;
+    if (!part_open(part) || !split(part, from, &i) || !split(part, to, &j))
+        return false;
     for (size_t k = i; k < j; k++)
-        report(map, k, a);
+        report(part, k, a);
     if (a->access & RKVI_WRITE) {
-        collapse(map, i, j);
-        check_segment *s = &map->at[i];
-        drop_reads(s);
-        rkvi_check_op_unref(s->write);
-        s->write = ref(a->op);
-        s->is_defined = true;
+        note_write(part, i, j, a->op);
         return true;
     }
     for (size_t k = i; k < j; k++)
-        ok = add_read(&map->at[k], a->op, a->clock) && ok;
-    join_alike(map, i, j);
+        ok = add_read(&part->at[k], a->op, a->clock) && ok;
+    join_alike(part, i, j);
+    return ok;
+}
+
+static bool part_define(check_part *part, uint64_t from, uint64_t to, bool is_defined)
+{
+    size_t i, j;
+    if (!part_open(part) || !split(part, from, &i) || !split(part, to, &j))
+        return false;
+    for (size_t k = i; k < j; k++)
+        part->at[k].is_defined = is_defined;
+    join_alike(part, i, j);
+    return true;
+}
+
+/* ---- the map ---- */
+
+#define PARTS_MAX 1024u
+#define PART_BYTES_MIN 4096u
+
+bool rkvi_check_map_init(check_map *map, uint64_t bytes)
+{
+    *map = (check_map){.bytes = bytes, .part_bytes = PART_BYTES_MIN};
+    while (bytes / map->part_bytes >= PARTS_MAX)
+        map->part_bytes *= 2;
+    map->n_parts = (size_t)((bytes + map->part_bytes - 1) / map->part_bytes);
+    map->parts = calloc(map->n_parts + 1, sizeof *map->parts);
+    if (!map->parts)
+        return false;
+    for (size_t i = 0; i < map->n_parts; i++) {
+        const uint64_t begin = i * map->part_bytes, left = bytes - begin;
+        map->parts[i].begin = begin;
+        map->parts[i].end = begin + (left < map->part_bytes ? left : map->part_bytes);
+    }
+    return true;
+}
+
+void rkvi_check_map_free(check_map *map)
+{
+    for (size_t i = 0; i < map->n_parts; i++)
+        part_free(&map->parts[i]);
+    free(map->parts);
+    *map = (check_map){0};
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+bool rkvi_check_map_access(check_map *map, uint64_t from, uint64_t to, const check_access *a)
+{
+    bool ok = true;
+    while (from < to) {
+        check_part *part = &map->parts[from / map->part_bytes];
+        const uint64_t end = least(to, part->end);
+        ok = part_access(part, from, end, a) && ok;
+        from = end;
+    }
     return ok;
 }
 
 bool rkvi_check_map_define(check_map *map, uint64_t from, uint64_t to, bool is_defined)
 {
-    size_t i, j;
-    if (from >= to)
-        return true;
-    if (!split(map, from, &i) || !split(map, to, &j))
-        return false;
-    for (size_t k = i; k < j; k++)
-        map->at[k].is_defined = is_defined;
-    join_alike(map, i, j);
-    return true;
+    bool ok = true;
+    while (from < to) {
+        check_part *part = &map->parts[from / map->part_bytes];
+        const uint64_t end = least(to, part->end);
+        ok = part_define(part, from, end, is_defined) && ok;
+        from = end;
+    }
+    return ok;
 }
 
 bool rkvi_check_map_defined(const check_map *map, uint64_t from, uint64_t to, uint64_t *out_to)
 {
-    size_t i = find(map, from);
-    const bool is_defined = map->at[i].is_defined;
-    while (end_of(map, i) < to && map->at[i + 1].is_defined == is_defined)
+    const check_part *part = &map->parts[from / map->part_bytes];
+    *out_to = least(to, part->end);
+    if (!part->at)
+        return false;
+    size_t i = find(part, from);
+    const bool is_defined = part->at[i].is_defined;
+    while (end_of(part, i) < *out_to && part->at[i + 1].is_defined == is_defined)
         i++;
-    *out_to = end_of(map, i) < to ? end_of(map, i) : to;
+    *out_to = least(*out_to, end_of(part, i));
     return is_defined;
 }

@@ -44,29 +44,39 @@ typedef struct check_segment {
     bool is_defined;
 } check_segment;
 
-typedef struct check_map {
-    uint64_t bytes;
+/* The segments of bytes [begin, end) of a block; none before its first use. */
+typedef struct check_part {
+    uint64_t begin, end;
     check_segment *at;
     size_t n, cap;
+} check_part;
+
+/* A block in parts of equal size, so that cutting a segment stays cheap. */
+typedef struct check_map {
+    uint64_t bytes;
+    uint64_t part_bytes;
+    size_t n_parts;
+    check_part *parts;
 } check_map;
 
 typedef struct check_access {
     check_op *op;
     const check_clock *clock;
-    uint32_t access;      /* RKVI_READ | RKVI_WRITE */
-    bool needs_defined;   /* a read of bytes without a value is a fault */
+    uint32_t access;    /* RKVI_READ | RKVI_WRITE */
+    bool needs_defined; /* a read of bytes without a value is a fault */
     /* Told of each fault in [from, to); `other` NULL: the bytes hold no value. */
     void (*fault)(void *user, const check_op *other, bool other_writes, uint64_t from, uint64_t to);
     void *user;
 } check_access;
 
-/* All return false when memory is short; the map then stays usable. */
-bool rkvi_check_map_init(check_map *map, uint64_t bytes, bool is_defined);
+/* All return false when memory is short; the map then stays usable.  A new
+ * map's bytes are undefined. */
+bool rkvi_check_map_init(check_map *map, uint64_t bytes);
 void rkvi_check_map_free(check_map *map);
 /* Reports conflicts of an access to [from, to), then notes it. */
 bool rkvi_check_map_access(check_map *map, uint64_t from, uint64_t to, const check_access *access);
 bool rkvi_check_map_define(check_map *map, uint64_t from, uint64_t to, bool is_defined);
-/* The first piece of [from, to) of one definedness; ends at *out_to. */
+/* Whether a piece at the start of [from, to) is defined; it ends at *out_to. */
 bool rkvi_check_map_defined(const check_map *map, uint64_t from, uint64_t to, uint64_t *out_to);
 
 #endif

@@ -15,8 +15,8 @@ static bool is_same_site(const char *a, const char *b)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-void rkvi_check_add_report(check_device *c, rkvi_check_kind kind, const char *first,
-                           const char *second, const char *text)
+void rkvi_check_add_report(check_device *c, rkvi_check_kind kind, const char *first, const char *second,
+                           const char *text)
 {
     for (size_t i = 0; i < c->n_reports; i++) {
         rkvi_check_report *r = &c->reports[i];
@@ -121,7 +121,7 @@ rkv_status rkvi_check_block_add(check_device *c, void *ptr, uint64_t bytes, bool
         c->blocks_cap = cap;
     }
     check_block *b = calloc(1, sizeof *b);
-    if (!b || !rkvi_check_map_init(&b->map, bytes, false)) {
+    if (!b || !rkvi_check_map_init(&b->map, bytes)) {
         free(b);
         return rkvi_fail(RKV_E_HOST_MEMORY, "device_check: no memory for a block");
     }
@@ -168,26 +168,28 @@ typedef struct fault_context {
     bool writes;
 } fault_context;
 
-static void on_fault(void *user, const check_op *other, bool other_writes, uint64_t from,
-                     uint64_t to)
+static void on_fault(void *user, const check_op *other, bool other_writes, uint64_t from, uint64_t to)
 {
     const fault_context *f = user;
     const check_op *op = f->op;
     char text[320];
     char where[96];
     snprintf(where, sizeof where, "bytes [%llu, %llu) of the %s block of %llu",
-             (unsigned long long)from, (unsigned long long)to,
-             f->block->is_device ? "device" : "host", (unsigned long long)f->block->bytes);
+             (unsigned long long)from, (unsigned long long)to, f->block->is_device ? "device" : "host",
+             (unsigned long long)f->block->bytes);
     if (!other) {
-        snprintf(text, sizeof text, "%s at %s (%s) reads %s, which nothing wrote", op->what,
-                 op->site, op->lane_name, where);
+        snprintf(text, sizeof text, "%s at %s (%s) reads %s, which nothing wrote", op->what, op->site,
+                 op->lane_name, where);
         rkvi_check_add_report(f->c, RKVI_CHECK_UNDEFINED, NULL, op->site, text);
         return;
     }
     snprintf(text, sizeof text, "%s at %s (%s, %s) and then %s at %s (%s, %s) are unordered: %s",
-             other->what, other->site, other->lane_name, other_writes ? "writes" : "reads",
-             op->what, op->site, op->lane_name,
-             f->kind == RKVI_CHECK_FREED ? "frees" : f->writes ? "writes" : "reads", where);
+             other->what, other->site, other->lane_name, other_writes ? "writes" : "reads", op->what,
+             op->site, op->lane_name,
+             f->kind == RKVI_CHECK_FREED ? "frees"
+             : f->writes                 ? "writes"
+                                         : "reads",
+             where);
     rkvi_check_add_report(f->c, f->kind, other->site, op->site, text);
 }
 
@@ -203,13 +205,13 @@ static void report_freed(check_device *c, const check_op *op, const void *ptr, u
     }
 }
 
-static void report_bounds(check_device *c, const check_op *op, const check_block *b,
-                          uint64_t offset, uint64_t bytes)
+static void report_bounds(check_device *c, const check_op *op, const check_block *b, uint64_t offset,
+                          uint64_t bytes)
 {
     char text[320];
     snprintf(text, sizeof text, "%s at %s (%s) touches %llu bytes from %llu of a block of %llu",
-             op->what, op->site, op->lane_name, (unsigned long long)bytes,
-             (unsigned long long)offset, (unsigned long long)b->bytes);
+             op->what, op->site, op->lane_name, (unsigned long long)bytes, (unsigned long long)offset,
+             (unsigned long long)b->bytes);
     rkvi_check_add_report(c, RKVI_CHECK_BOUNDS, NULL, op->site, text);
 }
 
@@ -232,10 +234,17 @@ static void access_piece(const access_context *x, const void *ptr, uint64_t byte
         report_bounds(x->c, x->op, b, from, bytes);
         bytes = b->bytes - from;
     }
-    fault_context f = {.c = x->c, .block = b, .op = x->op, .kind = RKVI_CHECK_RACE,
+    fault_context f = {.c = x->c,
+                       .block = b,
+                       .op = x->op,
+                       .kind = RKVI_CHECK_RACE,
                        .writes = (access & RKVI_WRITE) != 0};
-    const check_access a = {.op = x->op, .clock = x->clock, .access = access,
-                            .needs_defined = x->needs_defined, .fault = on_fault, .user = &f};
+    const check_access a = {.op = x->op,
+                            .clock = x->clock,
+                            .access = access,
+                            .needs_defined = x->needs_defined,
+                            .fault = on_fault,
+                            .user = &f};
     if (!rkvi_check_map_access(&b->map, from, from + bytes, &a))
         tell_short_of_memory(x->c);
 }
@@ -272,7 +281,7 @@ typedef struct undefined_pieces {
     struct {
         unsigned char *ptr;
         uint64_t bytes;
-    } *at;
+    } * at;
     size_t n, cap;
 } undefined_pieces;
 
@@ -292,8 +301,8 @@ static bool add_piece(undefined_pieces *u, unsigned char *ptr, uint64_t bytes)
 }
 
 /* Where the copy of one row will be undefined. */
-static bool collect_row(check_device *c, const unsigned char *src, unsigned char *dst,
-                        uint64_t bytes, undefined_pieces *u)
+static bool collect_row(check_device *c, const unsigned char *src, unsigned char *dst, uint64_t bytes,
+                        undefined_pieces *u)
 {
     const check_block *b = rkvi_check_block_of(c, src);
     if (!b)
@@ -323,16 +332,20 @@ static bool undefine(check_device *c, const undefined_pieces *u)
 
 static void access_copy(const access_context *x, const rkvi_copy *copy)
 {
-    const rkvi_range src = {.ptr = copy->src, .bytes = copy->width_bytes, .rows = copy->rows,
+    const rkvi_range src = {.ptr = copy->src,
+                            .bytes = copy->width_bytes,
+                            .rows = copy->rows,
                             .pitch_bytes = copy->src_pitch_bytes};
-    const rkvi_range dst = {.ptr = copy->dst, .bytes = copy->width_bytes, .rows = copy->rows,
+    const rkvi_range dst = {.ptr = copy->dst,
+                            .bytes = copy->width_bytes,
+                            .rows = copy->rows,
                             .pitch_bytes = copy->dst_pitch_bytes};
     undefined_pieces u = {0};
     bool ok = true;
     for (size_t row = 0; row < copy->rows; row++)
         ok = collect_row(x->c, (const unsigned char *)copy->src + row * copy->src_pitch_bytes,
-                         (unsigned char *)copy->dst + row * copy->dst_pitch_bytes,
-                         copy->width_bytes, &u) &&
+                         (unsigned char *)copy->dst + row * copy->dst_pitch_bytes, copy->width_bytes,
+                         &u) &&
              ok;
     access_range(x, &src, RKVI_READ);
     access_range(x, &dst, RKVI_WRITE);
@@ -348,8 +361,7 @@ void rkvi_check_run(check_device *c, check_lane *lane, const check_work *work)
     check_op *op = new_op(c, lane, work);
     if (!op)
         return;
-    const access_context x = {
-        .c = c, .op = op, .clock = &lane->clock, .needs_defined = !work->is_copy};
+    const access_context x = {.c = c, .op = op, .clock = &lane->clock, .needs_defined = !work->is_copy};
     if (work->is_copy)
         access_copy(&x, &work->copy);
     else
@@ -364,8 +376,8 @@ void rkvi_check_block_free_access(check_device *c, check_block *b, check_lane *l
     if (!op)
         return;
     fault_context f = {.c = c, .block = b, .op = op, .kind = RKVI_CHECK_FREED, .writes = true};
-    const check_access a = {.op = op, .clock = &lane->clock, .access = RKVI_WRITE,
-                            .fault = on_fault, .user = &f};
+    const check_access a = {
+        .op = op, .clock = &lane->clock, .access = RKVI_WRITE, .fault = on_fault, .user = &f};
     if (!rkvi_check_map_access(&b->map, 0, b->bytes, &a))
         tell_short_of_memory(c);
     rkvi_check_op_unref(op);

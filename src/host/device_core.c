@@ -17,12 +17,12 @@ static rkvi_core *core_of(rkvi_device *d)
 /* ---- entering and leaving a call ---- */
 
 static const char *const call_names[RKVI_CALL_COUNT] = {
-    "any call",       "info",          "mem_alloc",      "mem_free",      "host_register",
-    "host_unregister", "host_alloc",   "host_free",      "stream_create", "stream_destroy",
-    "stream_sync",    "stream_wait",   "event_create",   "event_destroy", "event_record",
-    "event_sync",     "event_query",   "event_elapsed",  "copy",          "fill",
-    "launch",         "host_call",     "delay",          "capture_begin", "capture_end",
-    "graph_launch",   "graph_destroy",
+    "any call",        "info",          "mem_alloc",     "mem_free",      "host_register",
+    "host_unregister", "host_alloc",    "host_free",     "stream_create", "stream_destroy",
+    "stream_sync",     "stream_wait",   "event_create",  "event_destroy", "event_record",
+    "event_sync",      "event_query",   "event_elapsed", "copy",          "fill",
+    "launch",          "host_call",     "delay",         "capture_begin", "capture_end",
+    "graph_launch",    "graph_destroy",
 };
 
 /* Calls that give back go on when the device is poisoned: nothing may leak. */
@@ -43,8 +43,7 @@ static rkv_status count_call(rkvi_core *c, rkvi_device_call kind, rkvi_device_ca
 
 static rkv_status poisoned(rkvi_core *c)
 {
-    return rkvi_fail(RKV_E_POISONED, "device fault in the operation enqueued at %s",
-                     c->poison_site);
+    return rkvi_fail(RKV_E_POISONED, "device fault in the operation enqueued at %s", c->poison_site);
 }
 
 rkv_status rkvi_core_enter(rkvi_core *c, rkvi_device_call call)
@@ -129,6 +128,7 @@ static rkv_status core_info(rkvi_device *d, rkvi_device_info *out)
         .is_host = true,
     };
     snprintf(out->name, sizeof out->name, "%s", c->backend->name);
+    snprintf(out->kernels, sizeof out->kernels, "%s", c->ops->name ? c->ops->name : "");
     return rkvi_core_leave(c, RKV_OK);
 }
 
@@ -378,15 +378,13 @@ static rkv_status core_event_query(rkvi_device *d, rkvi_event *event, bool *out_
     return rkvi_core_leave(c, st);
 }
 
-static rkv_status core_event_elapsed(rkvi_device *d, rkvi_event *from, rkvi_event *to,
-                                     int64_t *out_ns)
+static rkv_status core_event_elapsed(rkvi_device *d, rkvi_event *from, rkvi_event *to, int64_t *out_ns)
 {
     rkvi_core *c = core_of(d);
     rkv_status st = rkvi_core_enter(c, RKVI_CALL_EVENT_ELAPSED);
     if (st)
         return st;
-    const bool is_done =
-        from->latest && to->latest && from->latest->is_done && to->latest->is_done;
+    const bool is_done = from->latest && to->latest && from->latest->is_done && to->latest->is_done;
     if (from->capture_id || to->capture_id || !is_done)
         st = rkvi_fail(RKV_E_STATE, "event_elapsed: both events must be recorded and done");
     else

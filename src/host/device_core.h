@@ -219,11 +219,11 @@ typedef struct rkvi_blocks {
 /* What an executor brings.  `core->lock` is held in all of them. */
 typedef struct rkvi_core_backend {
     const char *name;
-    size_t stream_bytes; /* its stream struct; rkvi_stream is the first member */
+    size_t stream_bytes;           /* its stream struct; rkvi_stream is the first member */
     void (*destroy)(rkvi_core *c); /* without the lock; the last call */
     rkv_status (*stream_open)(rkvi_stream *s);
-    void (*stream_close)(rkvi_stream *s); /* its work is done; lock held before and after */
-    void (*push)(rkvi_stream *s, rkvi_devop *op); /* takes op; cannot fail */
+    void (*stream_close)(rkvi_stream *s);             /* its work is done; lock held before and after */
+    void (*push)(rkvi_stream *s, rkvi_devop *op);     /* takes op; cannot fail */
     void (*drain)(rkvi_stream *s, uint64_t n_pushed); /* until n_done reaches n_pushed */
     void (*mark_wait)(rkvi_core *c, rkvi_mark *mark);
     bool (*mark_poll)(rkvi_core *c, rkvi_mark *mark);
@@ -301,8 +301,8 @@ rkv_status rkvi_core_graph_destroy(rkvi_device *d, rkvi_graph *graph);
 rkv_status rkvi_core_copy(rkvi_device *d, const rkvi_copy *copy, void *stream);
 rkv_status rkvi_core_fill(rkvi_device *d, void *dst, int byte, size_t bytes, void *stream);
 rkv_status rkvi_core_launch(rkvi_device *d, const rkvi_launch *launch, void *stream);
-rkv_status rkvi_core_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg,
-                               const rkvi_range *ranges, size_t n_ranges, void *stream);
+rkv_status rkvi_core_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg, const rkvi_range *ranges,
+                               size_t n_ranges, void *stream);
 rkv_status rkvi_core_delay(rkvi_device *d, int64_t ns, void *stream);
 /* Memory (device_memory.c). */
 rkv_status rkvi_core_mem_alloc(rkvi_device *d, size_t bytes, void **out);

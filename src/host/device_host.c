@@ -8,7 +8,7 @@
  * pushed before the wait itself, so waits can't form a circle.
  */
 #include "device_host.h"
-#include "device_pool.h"
+#include "device_workers.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ typedef struct host_link {
 
 typedef struct host_device {
     rkvi_core core; /* first */
-    rkvi_pool *pool;
+    rkvi_workers *workers;
     pthread_cond_t progress;
     host_link links[2]; /* RKVI_H2D, RKVI_D2H */
     int64_t delay_max_ns;
@@ -124,23 +124,18 @@ static void run_op(host_stream *s, rkvi_devop *op)
         }
         rkvi_copy_run(&op->u.copy);
         break;
-    case RKVI_DEVOP_FILL:
-        memset(op->u.fill.dst, op->u.fill.byte, op->u.fill.bytes);
-        break;
+    case RKVI_DEVOP_FILL: memset(op->u.fill.dst, op->u.fill.byte, op->u.fill.bytes); break;
     case RKVI_DEVOP_LAUNCH:
-        rkvi_pool_run(h->pool, h->core.ops->fn[op->u.launch.op], rkvi_devop_args(op),
-                      op->u.launch.grid);
+        rkvi_workers_run(h->workers, h->core.ops->fn[op->u.launch.op], rkvi_devop_args(op),
+                         op->u.launch.grid);
         break;
-    case RKVI_DEVOP_HOST_CALL:
-        op->u.host_call.fn(op->u.host_call.arg);
-        break;
+    case RKVI_DEVOP_HOST_CALL: op->u.host_call.fn(op->u.host_call.arg); break;
     case RKVI_DEVOP_DELAY:
         s->t_ns += op->u.delay_ns;
         sleep_until(s->t_ns);
         return;
     case RKVI_DEVOP_RECORD:
-    case RKVI_DEVOP_WAIT:
-        break;
+    case RKVI_DEVOP_WAIT: break;
     }
     s->t_ns = later(s->t_ns, wall_ns());
 }
@@ -258,7 +253,7 @@ static void host_links_destroy(host_device *h)
 static void host_destroy(rkvi_core *c)
 {
     host_device *h = host_of(c);
-    rkvi_pool_destroy(h->pool);
+    rkvi_workers_destroy(h->workers);
     host_links_destroy(h);
     pthread_cond_destroy(&h->progress);
     free(h);
@@ -305,7 +300,7 @@ rkv_status rkvi_device_host_create(const rkvi_device_host_settings *s, const rkv
         pthread_mutex_init(&h->links[i].lock, NULL);
         pthread_cond_init(&h->links[i].turn, NULL);
     }
-    rkv_status st = rkvi_pool_create(h->core.n_workers, &h->pool);
+    rkv_status st = rkvi_workers_create(h->core.n_workers, &h->workers);
     if (!st)
         st = rkvi_core_init(&h->core, &host_backend, ops, &s->limits);
     if (st) {

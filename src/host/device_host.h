@@ -19,7 +19,7 @@
 
 /* Zero is a sensible default everywhere. */
 typedef struct rkvi_device_host_settings {
-    uint32_t n_workers;       /* 0: the CPUs that this process may use */
+    uint32_t n_workers; /* 0: the CPUs that this process may use */
     rkvi_device_limits limits;
     rkvi_link_settings h2d, d2h; /* 0: as fast as memcpy goes */
     /* Tests: a random time up to delay_max_ns passes before each operation. */

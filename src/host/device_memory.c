@@ -171,12 +171,11 @@ static rkv_status check_pin(rkvi_core *c, const char *call, size_t bytes, uint64
     if (bytes == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "%s of 0 bytes", call);
     if (max && bytes > max)
-        return rkvi_fail(RKV_E_HOST_MEMORY, "%s of %zu bytes: at most %llu in one call", call,
-                         bytes, (unsigned long long)max);
+        return rkvi_fail(RKV_E_HOST_MEMORY, "%s of %zu bytes: at most %llu in one call", call, bytes,
+                         (unsigned long long)max);
     if (total && (c->pinned_blocks.bytes > total || bytes > total - c->pinned_blocks.bytes))
-        return rkvi_fail(RKV_E_HOST_MEMORY, "%s of %zu bytes: %llu of %llu are pinned already",
-                         call, bytes, (unsigned long long)c->pinned_blocks.bytes,
-                         (unsigned long long)total);
+        return rkvi_fail(RKV_E_HOST_MEMORY, "%s of %zu bytes: %llu of %llu are pinned already", call,
+                         bytes, (unsigned long long)c->pinned_blocks.bytes, (unsigned long long)total);
     return RKV_OK;
 }
 
@@ -193,8 +192,8 @@ rkv_status rkvi_core_host_register(rkvi_device *d, void *ptr, size_t bytes)
     if (!st && (!ptr || bytes > UINTPTR_MAX - (uintptr_t)ptr))
         st = rkvi_fail(RKV_E_ARGUMENT, "host_register of %zu bytes at %p", bytes, ptr);
     if (!st && (overlaps(&c->pinned_blocks, ptr, bytes) || overlaps(&c->device_blocks, ptr, bytes)))
-        st = rkvi_fail(RKV_E_ARGUMENT, "host_register of %zu bytes at %p: registered already",
-                       bytes, ptr);
+        st = rkvi_fail(RKV_E_ARGUMENT, "host_register of %zu bytes at %p: registered already", bytes,
+                       ptr);
     if (!st && !add_block(&c->pinned_blocks, block))
         st = rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the table of blocks");
     if (!st)

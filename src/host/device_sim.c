@@ -22,10 +22,10 @@ typedef struct sim_link {
 /* Habits of a seed. */
 typedef struct sim_habit {
     uint64_t rng;
-    uint32_t switch_in;       /* a new favourite once in so many operations */
-    uint32_t eager_in;        /* 0: never run at an enqueue; else once in so many */
-    rkvi_stream *favourite;   /* runs while it can */
-    rkvi_stream *starved;     /* runs only when nothing else can */
+    uint32_t switch_in;     /* a new favourite once in so many operations */
+    uint32_t eager_in;      /* 0: never run at an enqueue; else once in so many */
+    rkvi_stream *favourite; /* runs while it can */
+    rkvi_stream *starved;   /* runs only when nothing else can */
 } sim_habit;
 
 typedef struct sim_device {
@@ -75,17 +75,12 @@ static int64_t op_end_ns(sim_device *sim, const rkvi_devop *op, int64_t ready)
             return link->free_ns + link->settings.latency_ns;
         }
         return ready + device_ns(sim, 2 * rkvi_copy_bytes(&op->u.copy));
-    case RKVI_DEVOP_FILL:
-        return ready + device_ns(sim, op->u.fill.bytes);
-    case RKVI_DEVOP_LAUNCH:
-        return ready + device_ns(sim, op->u.launch.cost_bytes);
-    case RKVI_DEVOP_HOST_CALL:
-        return ready + sim->settings.host_call_ns;
-    case RKVI_DEVOP_DELAY:
-        return ready + op->u.delay_ns;
+    case RKVI_DEVOP_FILL: return ready + device_ns(sim, op->u.fill.bytes);
+    case RKVI_DEVOP_LAUNCH: return ready + device_ns(sim, op->u.launch.cost_bytes);
+    case RKVI_DEVOP_HOST_CALL: return ready + sim->settings.host_call_ns;
+    case RKVI_DEVOP_DELAY: return ready + op->u.delay_ns;
     case RKVI_DEVOP_RECORD:
-    case RKVI_DEVOP_WAIT:
-        break;
+    case RKVI_DEVOP_WAIT: break;
     }
     return ready;
 }
@@ -93,23 +88,16 @@ static int64_t op_end_ns(sim_device *sim, const rkvi_devop *op, int64_t ready)
 static void run_body(sim_device *sim, rkvi_devop *op)
 {
     switch (op->kind) {
-    case RKVI_DEVOP_COPY:
-        rkvi_copy_run(&op->u.copy);
-        break;
-    case RKVI_DEVOP_FILL:
-        memset(op->u.fill.dst, op->u.fill.byte, op->u.fill.bytes);
-        break;
+    case RKVI_DEVOP_COPY: rkvi_copy_run(&op->u.copy); break;
+    case RKVI_DEVOP_FILL: memset(op->u.fill.dst, op->u.fill.byte, op->u.fill.bytes); break;
     case RKVI_DEVOP_LAUNCH:
         for (uint64_t i = 0; i < op->u.launch.grid; i++)
             sim->core.ops->fn[op->u.launch.op](rkvi_devop_args(op), i);
         break;
-    case RKVI_DEVOP_HOST_CALL:
-        op->u.host_call.fn(op->u.host_call.arg);
-        break;
+    case RKVI_DEVOP_HOST_CALL: op->u.host_call.fn(op->u.host_call.arg); break;
     case RKVI_DEVOP_DELAY:
     case RKVI_DEVOP_RECORD:
-    case RKVI_DEVOP_WAIT:
-        break;
+    case RKVI_DEVOP_WAIT: break;
     }
 }
 
@@ -119,15 +107,21 @@ static size_t ranges_of(rkvi_devop *op, rkvi_range implied[2], const rkvi_range 
     *out = implied;
     if (op->kind == RKVI_DEVOP_COPY) {
         const rkvi_copy *c = &op->u.copy;
-        implied[0] = (rkvi_range){.ptr = c->src, .bytes = c->width_bytes, .rows = c->rows,
-                                  .pitch_bytes = c->src_pitch_bytes, .access = RKVI_READ};
-        implied[1] = (rkvi_range){.ptr = c->dst, .bytes = c->width_bytes, .rows = c->rows,
-                                  .pitch_bytes = c->dst_pitch_bytes, .access = RKVI_WRITE};
+        implied[0] = (rkvi_range){.ptr = c->src,
+                                  .bytes = c->width_bytes,
+                                  .rows = c->rows,
+                                  .pitch_bytes = c->src_pitch_bytes,
+                                  .access = RKVI_READ};
+        implied[1] = (rkvi_range){.ptr = c->dst,
+                                  .bytes = c->width_bytes,
+                                  .rows = c->rows,
+                                  .pitch_bytes = c->dst_pitch_bytes,
+                                  .access = RKVI_WRITE};
         return 2;
     }
     if (op->kind == RKVI_DEVOP_FILL) {
-        implied[0] = (rkvi_range){
-            .ptr = op->u.fill.dst, .bytes = op->u.fill.bytes, .access = RKVI_WRITE};
+        implied[0] =
+            (rkvi_range){.ptr = op->u.fill.dst, .bytes = op->u.fill.bytes, .access = RKVI_WRITE};
         return 1;
     }
     *out = rkvi_devop_ranges(op);
@@ -451,8 +445,7 @@ rkv_status rkvi_device_sim_create(const rkvi_device_sim_settings *s, const rkvi_
  * 64 KiB, 256 KiB, 1, 4 and 16 MiB within 8, 1, 1, 4 and 1 %. */
 void rkvi_device_sim_like_h200(rkvi_device_sim_settings *s)
 {
-    s->h2d = (rkvi_link_settings){
-        .bytes_per_s = 55800000000u, .cost_ns = 2900, .row_cost_ns = 200};
+    s->h2d = (rkvi_link_settings){.bytes_per_s = 55800000000u, .cost_ns = 2900, .row_cost_ns = 200};
     s->d2h = s->h2d;
     s->device_bytes_per_s = 4200000000000u;
     s->launch_ns = 6000;

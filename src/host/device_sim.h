@@ -42,8 +42,8 @@ typedef struct rkvi_device_sim_settings {
     rkvi_sim_order order;
     uint64_t seed; /* of RKVI_SIM_SEEDED */
     rkvi_sim_poison poison;
-    bool skip_fill;      /* else fresh device memory holds 0xFF bytes (NaN in every type) */
-    uint32_t n_workers;  /* as info reports it; 0: 1 */
+    bool skip_fill;     /* else fresh device memory holds 0xFF bytes (NaN in every type) */
+    uint32_t n_workers; /* as info reports it; 0: 1 */
     rkvi_device_limits limits;
     rkvi_link_settings h2d, d2h;
     uint64_t device_bytes_per_s; /* 0: no time */

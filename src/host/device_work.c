@@ -32,8 +32,7 @@ void rkvi_copy_run(const rkvi_copy *copy)
     unsigned char *dst = copy->dst;
     const unsigned char *src = copy->src;
     for (size_t row = 0; row < copy->rows; row++)
-        memcpy(dst + row * copy->dst_pitch_bytes, src + row * copy->src_pitch_bytes,
-               copy->width_bytes);
+        memcpy(dst + row * copy->dst_pitch_bytes, src + row * copy->src_pitch_bytes, copy->width_bytes);
 }
 
 rkvi_devop *rkvi_devop_new(rkvi_devop_kind kind, uint32_t args_bytes, size_t n_ranges)
@@ -133,10 +132,8 @@ static rkv_status check_extent(rkvi_core *c, const char *call, const void *ptr, 
                                size_t rows, size_t pitch)
 {
     uint64_t extent;
-    if (!ptr || !rkvi_mul(rows ? rows - 1 : 0, pitch, &extent) ||
-        !rkvi_add(extent, width, &extent))
-        return rkvi_fail(RKV_E_ARGUMENT, "%s at %p of %zu rows of %zu bytes", call, ptr, rows,
-                         width);
+    if (!ptr || !rkvi_mul(rows ? rows - 1 : 0, pitch, &extent) || !rkvi_add(extent, width, &extent))
+        return rkvi_fail(RKV_E_ARGUMENT, "%s at %p of %zu rows of %zu bytes", call, ptr, rows, width);
     if (rkvi_block_of(&c->device_blocks, ptr) && !rkvi_block_holds(&c->device_blocks, ptr, extent))
         return rkvi_fail(RKV_E_ARGUMENT, "%s of %llu bytes at %p leaves its block", call,
                          (unsigned long long)extent, ptr);
@@ -147,12 +144,12 @@ static rkv_status check_copy(rkvi_core *c, const rkvi_copy *copy)
 {
     if ((unsigned)copy->direction > RKVI_D2D)
         return rkvi_fail(RKV_E_ARGUMENT, "copy: direction %d", (int)copy->direction);
-    if (copy->rows > 1 && (copy->dst_pitch_bytes < copy->width_bytes ||
-                           copy->src_pitch_bytes < copy->width_bytes))
+    if (copy->rows > 1 &&
+        (copy->dst_pitch_bytes < copy->width_bytes || copy->src_pitch_bytes < copy->width_bytes))
         return rkvi_fail(RKV_E_ARGUMENT, "copy: rows of %zu bytes at pitches %zu and %zu overlap",
                          copy->width_bytes, copy->src_pitch_bytes, copy->dst_pitch_bytes);
-    const rkv_status st = check_extent(c, "copy to", copy->dst, copy->width_bytes, copy->rows,
-                                       copy->dst_pitch_bytes);
+    const rkv_status st =
+        check_extent(c, "copy to", copy->dst, copy->width_bytes, copy->rows, copy->dst_pitch_bytes);
     if (st)
         return st;
     return check_extent(c, "copy from", copy->src, copy->width_bytes, copy->rows,
@@ -243,8 +240,8 @@ rkv_status rkvi_core_launch(rkvi_device *d, const rkvi_launch *launch, void *str
     return rkvi_core_leave(c, st);
 }
 
-rkv_status rkvi_core_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg,
-                               const rkvi_range *ranges, size_t n_ranges, void *stream)
+rkv_status rkvi_core_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg, const rkvi_range *ranges,
+                               size_t n_ranges, void *stream)
 {
     rkvi_core *c = core_of(d);
     rkv_status st = rkvi_core_enter(c, RKVI_CALL_HOST_CALL);

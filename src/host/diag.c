@@ -44,8 +44,7 @@ void rkvi_error_clear(void)
 const char *rkvi_status_name(rkv_status status)
 {
 #define CASE(name) \
-    case name: \
-        return #name
+    case name: return #name
     switch (status) {
         CASE(RKV_OK);
         CASE(RKV_E_ARGUMENT);
@@ -64,8 +63,7 @@ const char *rkvi_status_name(rkv_status status)
         CASE(RKV_E_SYSTEM);
         CASE(RKV_E_DEVICE_CALL);
         CASE(RKV_E_POISONED);
-    default:
-        return "unknown status";
+    default: return "unknown status";
     }
 #undef CASE
 }

@@ -218,13 +218,16 @@ RKVI_INLINE float v_sum(vf x)
     return _mm_cvtss_f32(v_sum4(x, x, x, x));
 }
 
-static inline float v_max_lane(vf x)
+/* The largest lane; none is NaN. */
+RKVI_INLINE float v_max_lane(vf x)
 {
-    float a[RKVI_LANES], m = -INFINITY;
-    v_store(a, x);
-    for (uint32_t i = 0; i < RKVI_LANES; i++)
-        m = a[i] > m ? a[i] : m;
-    return m;
+#if RKVI_LANES == 16
+    return _mm512_reduce_max_ps(x);
+#else
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+#endif
 }
 
 RKVI_INLINE vf v_exp(vf x)

@@ -20,7 +20,7 @@
 #include "ops_vec_merge.h"
 #include "ops_vec_rows.h"
 
-#define COLUMNS 16u         /* of a chunk, at most */
+#define COLUMNS 32u         /* of a chunk, at most */
 #define BLOCK_FLOATS 4096u  /* of K or V: 16 KiB */
 #define BLOCK_CELLS 64u     /* at most */
 #define SCORE_PITCH 288u    /* a leaf of 256, aligned down by 15, up by 3 */
@@ -58,11 +58,18 @@ static inline uint32_t max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Cells [t, t + n) of a plane to the block, and zeros up to a multiple of 4. */
-static void load_block(const rkvi_plane *p, uint32_t t, uint32_t n, uint32_t pitch, float *block)
+/* Cells [t, t + n) of a plane to the block, and zeros up to a multiple of 4.
+ * Asks for the cells `ahead` further on, so that memory works while this block
+ * is computed; past the plane that is harmless. */
+static void load_block(const rkvi_plane *p, uint32_t t, uint32_t n, uint32_t ahead, uint32_t pitch,
+                       float *block)
 {
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        const uintptr_t next = (uintptr_t)p->quants + (uint64_t)(t + i + ahead) * p->cell_bytes;
+        for (uint32_t b = 0; b < p->cell_bytes; b += 64)
+            __builtin_prefetch((const void *)(next + b));
         vec_cell(p, t + i, block + (size_t)i * pitch);
+    }
     for (uint32_t i = n; i % 4 != 0; i++)
         memset(block + (size_t)i * pitch, 0, pitch * sizeof *block);
 }
@@ -124,7 +131,7 @@ static void chunk_scores(vec_chunk *w, const rkvi_plane *k, uint32_t t0, uint32_
     const uint32_t step = block_cells(w->dk_pad), nh = together(w->n);
     for (uint32_t t = t0; t < t1; t += step) {
         const uint32_t n = min_u32(step, t1 - t);
-        load_block(k, t, n, w->dk_pad, w->block);
+        load_block(k, t, n, step, w->dk_pad, w->block);
         for (uint32_t c = 0; c < w->n; c += nh)
             qk_cells(min_u32(nh, w->n - c), w->q + (size_t)c * w->dk_pad, w->block, w->dk_pad, n,
                      w->score + c * SCORE_PITCH + (t - w->cell0));
@@ -142,9 +149,11 @@ static void column_softmax(const rkvi_attend_args *a, float *score, uint32_t s0,
         vf x = v_load(score + i) * scale;
         if (a->softcap != 0)
             x = cap * v_tanh(x / cap);
-        x = v_select(v_range(i, s0, s1), x + v_set(0), v_set(-INFINITY)); /* + 0: no -0 */
+        x += v_set(0); /* no -0: m is one value */
+        if (i < s0 || i + RKVI_LANES > s1)
+            x = v_select(v_range(i, s0, s1), x, v_set(-INFINITY));
         v_store(score + i, x);
-        top = v_max(x, top);
+        top = v_max(x, top); /* a NaN leaves it as it is */
     }
     col->m = v_max_lane(top);
     if (col->m == -INFINITY)
@@ -243,7 +252,7 @@ static void chunk_values(vec_chunk *w, const rkvi_plane *v, uint32_t t0, uint32_
     const uint32_t step = block_cells(w->dv_pad), nh = together(w->n);
     for (uint32_t t = t0; t < t1; t += step) {
         const uint32_t n = min_u32(step, t1 - t);
-        load_block(v, t, n, w->dv_pad, w->block);
+        load_block(v, t, n, step, w->dv_pad, w->block);
         for (uint32_t c = 0; c < w->n; c += nh)
             pv_cells(w, c, min_u32(nh, w->n - c), t, t + n);
     }

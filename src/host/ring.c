@@ -119,6 +119,15 @@ static bool same(const rkvi_ring_item *a, const rkvi_ring_item *b)
            a->generation == b->generation;
 }
 
+static void add_ahead(rkvi_ring *r, uint32_t n, uint32_t item)
+{
+    r->ahead[n] = r->items[item];
+    uint32_t h = hash_of(&r->ahead[n]) & r->hash_mask;
+    while (r->hash[h] != UINT32_MAX)
+        h = (h + 1) & r->hash_mask;
+    r->hash[h] = n;
+}
+
 /* Moves the slots copied ahead into `ahead` and the hash; the slots stay, read
  * by nobody yet.  Returns how many. */
 static uint32_t collect_ahead(rkvi_ring *r)
@@ -131,11 +140,7 @@ static uint32_t collect_ahead(rkvi_ring *r)
             s->item = NO_ITEM;
             continue;
         }
-        r->ahead[n] = r->items[s->item];
-        uint32_t h = hash_of(&r->ahead[n]) & r->hash_mask;
-        while (r->hash[h] != UINT32_MAX)
-            h = (h + 1) & r->hash_mask;
-        r->hash[h] = n;
+        add_ahead(r, n, s->item);
         s->item = n; /* for the moment: index into ahead */
         s->launch = PENDING;
         n++;
@@ -249,6 +254,9 @@ void rkvi_ring_plan(rkvi_ring *r, uint32_t n)
     r->predict_cut = false;
     if (!lay_out_list(r, n)) {
         drop_matches(r, n);
+        /* The attempt may have given up slots of its own launches. */
+        if (r->freed_launch >= r->items[0].launch)
+            r->freed_launch = r->items[0].launch - 1;
         const bool ok = lay_out_list(r, n);
         assert(ok);
         (void)ok;
@@ -260,12 +268,47 @@ rkvi_ring_item *rkvi_ring_predicted_items(rkvi_ring *r)
     return rkvi_ring_new_items(r);
 }
 
+/* Items from `keep` on, none of them copied, give their slots back. */
+static void forget_from(rkvi_ring *r, uint32_t keep)
+{
+    while (r->n_slots && slot_at(r, r->n_slots - 1)->item != NO_ITEM &&
+           slot_at(r, r->n_slots - 1)->item >= keep)
+        pop_back(r);
+    r->n_items = keep;
+    r->predict_cut = false;
+}
+
+static uint32_t first_uncopied(const rkvi_ring *r)
+{
+    return r->next > r->n_list ? r->next : r->n_list;
+}
+
+/* Laid out by an earlier prediction: its slot and its finer dep stay. */
+static bool is_laid_out(const rkvi_ring *r, uint32_t item, const rkvi_ring_item *p)
+{
+    const rkvi_ring_item *it = &r->items[item];
+    return item < r->n_items && same(it, p) && it->launch == p->launch && it->host_addr == p->host_addr;
+}
+
 void rkvi_ring_predict(rkvi_ring *r, uint32_t n, uint64_t last_launch)
 {
-    rkvi_ring_unpredict(r);
     const rkvi_ring_item *p = rkvi_ring_predicted_items(r);
-    for (uint32_t i = 0; i < n; i++) {
+    uint32_t i = 0, laid_out = first_uncopied(r);
+    const uint32_t n_copied = laid_out - r->n_list; /* by an earlier prediction */
+    memset(r->hash, 0xff, ((size_t)r->hash_mask + 1) * sizeof *r->hash);
+    for (uint32_t k = 0; k < n_copied; k++)
+        add_ahead(r, k, r->n_list + k);
+    for (; i < n; i++)
+        if (n_copied == 0 || find_ahead(r, &p[i]) == UINT32_MAX) {
+            if (!is_laid_out(r, laid_out, &p[i]))
+                break;
+            laid_out++;
+        }
+    forget_from(r, laid_out);
+    for (; i < n; i++) {
         uint64_t at;
+        if (n_copied && find_ahead(r, &p[i]) != UINT32_MAX)
+            continue;
         if (r->n_items == r->items_room || !lay_out(r, p[i].bytes, last_launch + 1, &at)) {
             r->predict_cut = true;
             return;
@@ -277,12 +320,7 @@ void rkvi_ring_predict(rkvi_ring *r, uint32_t n, uint64_t last_launch)
 
 void rkvi_ring_unpredict(rkvi_ring *r)
 {
-    const uint32_t keep = r->next > r->n_list ? r->next : r->n_list;
-    while (r->n_slots && slot_at(r, r->n_slots - 1)->item != NO_ITEM &&
-           slot_at(r, r->n_slots - 1)->item >= keep)
-        pop_back(r);
-    r->n_items = keep;
-    r->predict_cut = false;
+    forget_from(r, first_uncopied(r));
 }
 
 void rkvi_ring_reset(rkvi_ring *r, uint64_t launched)
@@ -316,7 +354,9 @@ static uint32_t piece(const rkvi_ring *r, uint32_t first, uint32_t end, uint64_t
     return i - first;
 }
 
-/* Adds further pieces of the first one's shape at an equal pitch. */
+/* Adds further pieces of the first one's shape at an equal pitch.  A longer
+ * piece is not cut to that shape: its rest would begin the next group, and
+ * every later one would be cut out of step. */
 static void add_rows(const rkvi_ring *r, rkvi_copy_group *g, uint32_t end)
 {
     uint32_t last = g->first;
@@ -328,7 +368,7 @@ static void add_rows(const rkvi_ring *r, rkvi_copy_group *g, uint32_t end)
             b->host_addr < a->host_addr + g->width_bytes || (g->rows + 1) * g->width_bytes > r->copy_bytes)
             return;
         const uint64_t pitch = b->host_addr - a->host_addr;
-        const uint32_t n = piece(r, next, end, g->width_bytes, &bytes);
+        const uint32_t n = piece(r, next, end, UINT64_MAX, &bytes);
         if (bytes != g->width_bytes || pitch >= PITCH_MAX || (g->rows > 1 && pitch != g->pitch_bytes))
             return;
         g->pitch_bytes = pitch;

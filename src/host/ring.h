@@ -81,7 +81,8 @@ rkvi_ring_item *rkvi_ring_new_items(rkvi_ring *r);
  * ahead, the rest laid out.  Launch numbers never fall along it. */
 void rkvi_ring_plan(rkvi_ring *r, uint32_t n);
 /* n further items, written behind the list (rkvi_ring_predicted_items), are
- * laid out as far as the slots they need are read by launches <= last_launch. */
+ * laid out as far as the slots they need are read by launches <= last_launch.
+ * Those that an earlier prediction has copied already are left out. */
 rkvi_ring_item *rkvi_ring_predicted_items(rkvi_ring *r);
 void rkvi_ring_predict(rkvi_ring *r, uint32_t n, uint64_t last_launch);
 /* Forgets the predicted items that are not copied yet. */

@@ -59,6 +59,6 @@ rkv_status rkvi_setting_word(rkvi_setting_id id, const char *const *words, uint3
             *out = i;
             return RKV_OK;
         }
-    return rkvi_fail(RKV_E_ARGUMENT, "%s is \"%.32s\"; it must be one of: %s", settings[id].name, text,
-                     settings[id].help);
+    return rkvi_fail(RKV_E_ARGUMENT, "%s is \"%.32s\", which is unknown; it is %s", settings[id].name,
+                     text, settings[id].help);
 }

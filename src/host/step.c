@@ -92,13 +92,13 @@ static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
 static rkv_status take_tables(rkv_cache *h)
 {
     rkvi_step_tables *t = &h->tables[h->cache.step % h->cfg.steps_ahead];
-    if (t->marker) {
+    if (t->marker || t->upload_mark) {
         rkv_status s = rkvi_timeline_sync(&h->compute, t->marker);
         if (s == RKV_OK)
             s = rkvi_timeline_sync(&h->uploads, t->upload_mark);
         if (s != RKV_OK)
             return s;
-        t->marker = 0;
+        t->marker = t->upload_mark = 0;
         h->stats.host_waits++;
     }
     h->now = t;

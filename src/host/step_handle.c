@@ -300,8 +300,10 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     const rkvi_config *c = &h->cfg;
     rkvi_device_info info;
     rkvi_arena_counters arena = {.numa_node = -1};
-    if (rkvi_dev(info, h->dev, &info) == RKV_OK)
+    if (rkvi_dev(info, h->dev, &info) == RKV_OK) {
         memcpy(out->device_name, info.name, sizeof out->device_name);
+        memcpy(out->kernels, info.kernels, sizeof out->kernels);
+    }
     if (h->arena)
         rkvi_arena_counters_get(h->arena, &arena);
     out->device = c->device;

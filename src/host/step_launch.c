@@ -141,7 +141,7 @@ static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *
     for (uint64_t leaf = it->leaf0; leaf < it->leaf1; leaf++) {
         const uint64_t base = bases[spans[leaf].tile];
         if (base && base != last)
-            add_range(h, (void *)(uintptr_t)base, c->layer->geom.bytes, RKVI_READ);
+            add_range(h, (void *)(uintptr_t)base, c->layer->geom.n_heads * c->layer->geom.head_bytes, RKVI_READ);
         last = base;
     }
     const bool reads = h->batch.entries[it->entry].is_prefill && !(it->flags & RKVI_ITEM_FIRST);

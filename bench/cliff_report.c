@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cliff_report.c: a cliff curve as a table, as JSON and as a drawing.
+ */
+#include "bench_commit.h"
+#include "cliff.h"
+#include "json.h"
+#include "svg.h"
+
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MB 1e-6
+#define MS 1e-6
+
+static const char *executor_words(const cliff_curve *c)
+{
+    return c->options.machine.executor == CLIFF_SIM ? "simulated, virtual time" : "host executor, wall time";
+}
+
+/* ---------------------------------------------------------------------- table */
+
+static void print_head(const cliff_curve *c, FILE *f)
+{
+    const cliff_options *o = &c->options;
+    const cliff_machine *m = &o->machine;
+    fprintf(f, "%s: %u of %u sites stream, %.1f ms of compute; %s\n", o->shape.name,
+            cliff_streaming_sites(&o->shape), o->shape.n_sites, (double)o->shape.compute_ns * MS,
+            executor_words(c));
+    fprintf(f,
+            "link %.2f GB/s (best plain copy of 64 MiB), %.1f us a copy, %.2f us a further row; ring %.1f MB "
+            "(rule: %.1f MB), copies up to %.1f MB; window %u tiles a streaming layer\n",
+            c->link_bytes_per_s * 1e-9, (double)m->copy_cost_ns * 1e-3, (double)m->row_cost_ns * 1e-3,
+            (double)c->sizes.ring_bytes * MB, (double)c->sizes.rule_bytes * MB,
+            (double)c->sizes.copy_bytes * MB, o->window_tiles);
+    fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s\n", o->steps, o->warm_steps,
+            (unsigned long long)o->seed, m->executor == CLIFF_SIM ? "mean" : "median");
+    if (m->executor == CLIFF_SIM)
+        fprintf(f, "a launch takes %.1f us; the ring's further ones: 'r/b apart' counts them as compute\n",
+                (double)m->launch_ns * 1e-3);
+    else
+        fprintf(f, "small sizes: bytes and bandwidth are 1/%u of what is shown; the machine's noise is in it\n",
+                CLIFF_SCALE);
+}
+
+static void print_row(const cliff_row *r, FILE *f)
+{
+    const cliff_result *ring = &r->modes[CLIFF_RING];
+    const double resident_ns = r->modes[CLIFF_RESIDENT].step_ns, op_ns = r->modes[CLIFF_OP_LEVEL].step_ns;
+    const double copy_mb = ring->copies > 0 ? (double)ring->tail_bytes / ring->copies * MB : 0;
+    fprintf(f, "%9.1f %7.3f %9.3f %9.3f %9.3f %9.3f %7.3f %7.3f %8.3f %7.1f %7.1f %8.2f %7.1f %8.1f %7.1f\n",
+            (double)ring->list_bytes * MB, r->tail_ns / resident_ns, resident_ns * MS, op_ns * MS,
+            ring->step_ns * MS, r->bound_ns * MS, ring->step_ns / r->bound_ns,
+            ring->step_ns / r->bound_launches_ns, op_ns / ring->step_ns, 100 * r->hidden, ring->copies, copy_mb,
+            r->extra_launches, (double)ring->run_ahead_bytes * MB, (double)ring->ring_bytes * MB);
+}
+
+void cliff_print(const cliff_curve *c, FILE *f)
+{
+    print_head(c, f);
+    fprintf(f, "\n%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "tail", "tail/", "resident",
+            "op-level", "ring", "bound", "ring/", "r/b", "op-lvl/", "hidden", "copies", "MB", "extra", "ahead",
+            "ring");
+    fprintf(f, "%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "MB", "compute", "ms", "ms",
+            "ms", "ms", "bound", "apart", "ring", "%", "a step", "a copy", "launch", "MB", "MB");
+    for (uint32_t i = 0; i < c->n_rows; i++)
+        print_row(&c->rows[i], f);
+}
+
+/* ----------------------------------------------------------------------- JSON */
+
+static void cpu_name(char *out, size_t room)
+{
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    snprintf(out, room, "unknown");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon)
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, room, "%s", colon + 2);
+        break;
+    }
+    if (f)
+        fclose(f);
+}
+
+static void json_machine(json *j)
+{
+    struct utsname u;
+    char cpu[200];
+    cpu_name(cpu, sizeof cpu);
+    json_open(j, "machine", '{');
+    json_string(j, "cpu", cpu);
+    json_count(j, "cores", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
+    if (uname(&u) == 0) {
+        json_string(j, "system", u.sysname);
+        json_string(j, "release", u.release);
+        json_string(j, "architecture", u.machine);
+    }
+    json_close(j, '}');
+}
+
+static void json_settings(json *j, const cliff_curve *c)
+{
+    const cliff_options *o = &c->options;
+    json_open(j, "settings", '{');
+    json_string(j, "shape", o->shape.name);
+    json_count(j, "sites", o->shape.n_sites);
+    json_count(j, "streaming_sites", cliff_streaming_sites(&o->shape));
+    json_count(j, "tile_layer_bytes", cliff_tile_bytes(&o->shape));
+    json_count(j, "compute_ns", (uint64_t)o->shape.compute_ns);
+    json_number(j, "head_share", o->shape.head_share);
+    json_number(j, "jitter", o->shape.jitter);
+    json_string(j, "executor", o->machine.executor == CLIFF_SIM ? "sim" : "host");
+    json_count(j, "link_setting_bytes_per_s", o->machine.link_bytes_per_s);
+    json_count(j, "copy_cost_ns", (uint64_t)o->machine.copy_cost_ns);
+    json_count(j, "row_cost_ns", (uint64_t)o->machine.row_cost_ns);
+    json_count(j, "device_bytes_per_s", o->machine.device_bytes_per_s);
+    json_count(j, "launch_ns", (uint64_t)o->machine.launch_ns);
+    json_count(j, "scale", CLIFF_SCALE);
+    json_count(j, "steps", o->steps);
+    json_count(j, "warm_steps", o->warm_steps);
+    json_count(j, "window_tiles", o->window_tiles);
+    json_count(j, "ring_bytes", c->sizes.ring_bytes);
+    json_count(j, "ring_rule_bytes", c->sizes.rule_bytes);
+    json_count(j, "copy_bytes", c->sizes.copy_bytes);
+    json_count(j, "seed", o->seed);
+    json_open(j, "points", '[');
+    for (uint32_t i = 0; i < o->n_points; i++)
+        json_number(j, NULL, o->points[i]);
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+static void json_mode(json *j, const char *name, const cliff_result *r)
+{
+    json_open(j, name, '{');
+    json_number(j, "step_ns", r->step_ns);
+    json_number(j, "least_ns", r->least_ns);
+    json_number(j, "most_ns", r->most_ns);
+    json_number(j, "copies", r->copies);
+    json_number(j, "launches", r->launches);
+    json_number(j, "link_busy_ns", r->link_busy_ns);
+    json_count(j, "tail_bytes", r->list_bytes);
+    json_count(j, "streamed_bytes", r->tail_bytes);
+    json_count(j, "run_ahead_bytes", r->run_ahead_bytes);
+    json_count(j, "context_cells", r->context_cells);
+    json_close(j, '}');
+}
+
+static void json_row(json *j, const cliff_row *r)
+{
+    json_open(j, NULL, '{');
+    json_number(j, "point", r->point);
+    json_number(j, "tail_ns", r->tail_ns);
+    json_number(j, "bound_ns", r->bound_ns);
+    json_number(j, "bound_with_launches_ns", r->bound_launches_ns);
+    json_number(j, "extra_launches", r->extra_launches);
+    json_number(j, "hidden", r->hidden);
+    json_mode(j, "resident", &r->modes[CLIFF_RESIDENT]);
+    json_mode(j, "op_level", &r->modes[CLIFF_OP_LEVEL]);
+    json_mode(j, "ring", &r->modes[CLIFF_RING]);
+    json_close(j, '}');
+}
+
+void cliff_write_json(const cliff_curve *c, FILE *file)
+{
+    json j = {.file = file};
+    char date[32] = "";
+    const time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc))
+        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_open(&j, NULL, '{');
+    json_string(&j, "bench", "cliff");
+    json_string(&j, "commit", BENCH_COMMIT);
+    json_string(&j, "version", rkv_build_info());
+    json_string(&j, "date", date);
+    json_machine(&j);
+    json_settings(&j, c);
+    json_number(&j, "link_bytes_per_s", c->link_bytes_per_s);
+    json_open(&j, "rows", '[');
+    for (uint32_t i = 0; i < c->n_rows; i++)
+        json_row(&j, &c->rows[i]);
+    json_close(&j, ']');
+    json_close(&j, '}');
+}
+
+/* -------------------------------------------------------------------- drawing */
+
+void cliff_write_svg(const cliff_curve *c, FILE *file)
+{
+    enum { BOUND = CLIFF_MODES, ALL };
+    double x[CLIFF_POINTS_MAX], y[ALL][CLIFF_POINTS_MAX];
+    char title[120], subtitle[160];
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        x[i] = (double)c->rows[i].modes[CLIFF_RING].list_bytes * MB;
+        for (uint32_t m = 0; m < CLIFF_MODES; m++)
+            y[m][i] = c->rows[i].modes[m].step_ns * MS;
+        y[BOUND][i] = c->rows[i].bound_ns * MS;
+    }
+    const svg_series series[ALL] = {
+        {.label = "op-level", .colour = "#d1495b", .x = x, .y = y[CLIFF_OP_LEVEL]},
+        {.label = "ring", .colour = "#1f77b4", .x = x, .y = y[CLIFF_RING]},
+        {.label = "all resident", .colour = "#4a9a4a", .x = x, .y = y[CLIFF_RESIDENT]},
+        {.label = "bound", .colour = "#111111", .is_dashed = true, .x = x, .y = y[BOUND]},
+    };
+    snprintf(title, sizeof title, "Step time against tail bytes: %s", c->options.shape.name);
+    snprintf(subtitle, sizeof subtitle, "%u of %u sites stream, %.1f ms of compute, link %.1f GB/s, ring %.0f MB; %s",
+             cliff_streaming_sites(&c->options.shape), c->options.shape.n_sites,
+             (double)c->options.shape.compute_ns * MS, c->link_bytes_per_s * 1e-9,
+             (double)c->sizes.ring_bytes * MB, executor_words(c));
+    svg_write(file, &(svg_chart){.title = title,
+                                 .subtitle = subtitle,
+                                 .x_label = "tail bytes a step (MB)",
+                                 .y_label = "step time (ms)",
+                                 .series = series,
+                                 .n_series = ALL,
+                                 .n_points = c->n_rows});
+}

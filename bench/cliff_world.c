@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cliff_world.c: see cliff_world.h.
+ */
+#include "cliff_world.h"
+
+#include "api_internal.h"
+#include "device_host.h"
+#include "device_sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PLAIN_COPY_BYTES ((uint64_t)64 << 20)
+#define GROW_ROWS 4096u
+#define EXTRA_CELLS 32u   /* of the active tile when the context has grown: beyond the lag */
+#define STEPS_MAX 200u    /* so that no measured step opens a tile */
+#define SITE_LAUNCHES 3   /* store, attend, merge: part of the compute */
+
+struct cliff_world {
+    cliff_setup setup;
+    rkvi_device *dev;
+    rkv_cache *cache;
+    void *stream;
+    rkvi_event *ends[STEPS_MAX + 1];
+    uint64_t n_cells;
+    rkv_pos_range visible[GROW_ROWS];
+    _Alignas(64) unsigned char tensor[64]; /* no kernel looks at it */
+};
+
+/* ------------------------------------------------------------------ executor */
+
+static void nothing(const void *args, uint64_t index)
+{
+    (void)args;
+    (void)index;
+}
+
+static const rkvi_ops empty_ops = {.fn = {nothing, nothing, nothing, nothing, nothing}, .name = "empty"};
+
+/* The executor's table with one entry changed: tables that are uploaded are
+ * cut, since they are not scaled and nobody reads them. */
+static rkvi_device_vt scaled_vt;
+static rkv_status (*plain_copy)(rkvi_device *d, const rkvi_copy *copy, void *stream);
+
+static rkv_status scaled_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)
+{
+    rkvi_copy c = *copy;
+    if (stream && strcmp(((const rkvi_stream *)stream)->name, "rollkv tables") == 0)
+        c.width_bytes = c.width_bytes / CLIFF_SCALE + 1;
+    return plain_copy(d, &c, stream);
+}
+
+cliff_machine cliff_machine_h200(cliff_executor executor)
+{
+    rkvi_device_sim_settings s = {0};
+    rkvi_device_sim_like_h200(&s);
+    return (cliff_machine){.executor = executor,
+                           .link_bytes_per_s = s.h2d.bytes_per_s,
+                           .copy_cost_ns = s.h2d.cost_ns,
+                           .row_cost_ns = s.h2d.row_cost_ns,
+                           .device_bytes_per_s = executor == CLIFF_SIM ? s.device_bytes_per_s : 0,
+                           .launch_ns = executor == CLIFF_SIM ? s.launch_ns : 0};
+}
+
+static rkv_status device_create(const cliff_machine *m, rkvi_device **out)
+{
+    const rkvi_link_settings link = {.bytes_per_s = m->link_bytes_per_s / CLIFF_SCALE,
+                                     .cost_ns = m->copy_cost_ns,
+                                     .row_cost_ns = m->row_cost_ns};
+    rkv_status s;
+    if (m->executor == CLIFF_HOST) {
+        const rkvi_device_host_settings host = {.h2d = link, .d2h = link};
+        s = rkvi_device_host_create(&host, &empty_ops, out);
+    } else {
+        const rkvi_device_sim_settings sim = {.order = RKVI_SIM_TIME,
+                                              .skip_fill = true,
+                                              .n_workers = 132,
+                                              .h2d = link,
+                                              .d2h = link,
+                                              .device_bytes_per_s = m->device_bytes_per_s / CLIFF_SCALE,
+                                              .launch_ns = m->launch_ns};
+        s = rkvi_device_sim_create(&sim, &empty_ops, out);
+    }
+    if (s != RKV_OK)
+        return s;
+    scaled_vt = *(*out)->vt;
+    if (scaled_vt.copy != scaled_copy)
+        plain_copy = scaled_vt.copy;
+    scaled_vt.copy = scaled_copy;
+    (*out)->vt = &scaled_vt;
+    return RKV_OK;
+}
+
+rkv_status cliff_link_measure(const cliff_machine *machine, double *out_bytes_per_s)
+{
+    const uint64_t bytes = PLAIN_COPY_BYTES / CLIFF_SCALE;
+    rkvi_device *dev;
+    rkvi_event *events[5] = {0};
+    void *host = NULL, *device = NULL, *stream = NULL;
+    *out_bytes_per_s = 0;
+    rkv_status s = device_create(machine, &dev);
+    if (s != RKV_OK)
+        return s;
+    s = rkvi_dev(host_alloc, dev, bytes, &host);
+    if (s == RKV_OK)
+        s = rkvi_dev(mem_alloc, dev, bytes, &device);
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_create, dev, "plain", &stream);
+    for (int i = 0; i < 5 && s == RKV_OK; i++) {
+        const rkvi_copy copy = {
+            .direction = RKVI_H2D, .dst = device, .src = host, .width_bytes = bytes, .rows = 1};
+        s = rkvi_dev(event_create, dev, &events[i]);
+        if (s == RKV_OK && i > 0)
+            s = rkvi_dev(copy, dev, &copy, stream);
+        if (s == RKV_OK)
+            s = rkvi_dev(event_record, dev, events[i], stream);
+    }
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_sync, dev, stream);
+    for (int i = 1; i < 5 && s == RKV_OK; i++) {
+        int64_t ns = 1;
+        s = rkvi_dev(event_elapsed, dev, events[i - 1], events[i], &ns);
+        const double rate = (double)bytes * CLIFF_SCALE * 1e9 / (double)ns;
+        *out_bytes_per_s = rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
+    }
+    rkvi_dev_destroy(dev);
+    return s;
+}
+
+/* ---------------------------------------------------------------- parameters */
+
+static int64_t head_ns(const cliff_shape *shape)
+{
+    return (int64_t)((double)shape->compute_ns * shape->head_share);
+}
+
+/* splitmix64, as a number in [-1, 1) */
+static double random_at(uint64_t seed, uint32_t i)
+{
+    uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return (double)(z >> 11) * 0x1p-52 - 1.0;
+}
+
+/* Compute of a site, its own launches included. */
+static int64_t site_ns(const cliff_shape *shape, uint32_t site)
+{
+    const double even = (double)(shape->compute_ns - head_ns(shape)) / shape->n_sites;
+    return (int64_t)(even * (1.0 + shape->jitter * random_at(shape->seed, site)));
+}
+
+uint64_t cliff_tile_bytes(const cliff_shape *shape)
+{
+    for (uint32_t i = 0; i < shape->n_sites; i++)
+        if (shape->sites[i].streams)
+            return (uint64_t)shape->sites[i].n_kv_heads * shape->sites[i].head_dim * 4 * CLIFF_TILE_CELLS;
+    return 0;
+}
+
+uint32_t cliff_streaming_sites(const cliff_shape *shape)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < shape->n_sites; i++)
+        n += shape->sites[i].streams;
+    return n;
+}
+
+typedef struct cliff_params {
+    rkv_cache_params p;
+    rkv_kv_layer_params layers[CLIFF_SITES_MAX];
+    rkv_site_params sites[CLIFF_SITES_MAX];
+} cliff_params;
+
+/* `scale` divides what is stored: a KV layer becomes one head. */
+static void fill_layers(const cliff_setup *setup, uint32_t scale, cliff_params *out)
+{
+    const cliff_shape *shape = setup->shape;
+    for (uint32_t i = 0; i < shape->n_sites; i++) {
+        const cliff_site *site = &shape->sites[i];
+        const bool tail = site->streams && setup->mode != CLIFF_RESIDENT;
+        const uint64_t window = (uint64_t)setup->window_tiles * CLIFF_TILE_CELLS;
+        out->layers[i] = (rkv_kv_layer_params){
+            .struct_size = sizeof out->layers[i],
+            .n_kv_heads = scale == 1 ? site->n_kv_heads : 1,
+            .head_dim_k = scale == 1 ? site->head_dim : site->n_kv_heads * site->head_dim / scale,
+            .resident_cells = !tail ? RKV_RESIDENT_ALL : window ? window : RKV_RESIDENT_NONE};
+        out->sites[i] = (rkv_site_params){.struct_size = sizeof out->sites[i],
+                                          .kv_layer = i,
+                                          .n_q_heads = out->layers[i].n_kv_heads,
+                                          .mask = site->sliding_cells ? RKV_MASK_SLIDING : RKV_MASK_CAUSAL,
+                                          .mask_width = site->sliding_cells,
+                                          .gap_ns = (uint64_t)site_ns(shape, (i + 1) % shape->n_sites)};
+    }
+    out->sites[shape->n_sites - 1].gap_ns += (uint64_t)head_ns(shape);
+}
+
+static void fill_params(const cliff_setup *setup, uint32_t scale, cliff_params *out)
+{
+    const uint64_t tiles = setup->most_tail_tiles + setup->window_tiles + 2;
+    memset(out, 0, sizeof *out);
+    fill_layers(setup, scale, out);
+    out->p = (rkv_cache_params){.struct_size = sizeof out->p,
+                                .device = RKV_DEVICE_HOST,
+                                .kv_layers = out->layers,
+                                .sites = out->sites,
+                                .n_kv_layers = setup->shape->n_sites,
+                                .n_sites = setup->shape->n_sites,
+                                .capacity_cells = tiles * CLIFF_TILE_CELLS,
+                                .n_sequences = 1,
+                                .max_rows = GROW_ROWS,
+                                .tile_cells = CLIFF_TILE_CELLS,
+                                .mode = setup->mode == CLIFF_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
+                                .flags = RKV_FLAG_NO_HUGE_PAGES,
+                                .numa = RKV_NUMA_OFF,
+                                .ring_bytes = setup->ring_bytes / scale,
+                                .copy_bytes = setup->copy_bytes / scale,
+                                .link_bytes_per_s = setup->machine.link_bytes_per_s / scale};
+}
+
+/* A machine whose memory is no limit. */
+rkv_status cliff_sizes_get(const cliff_setup *setup, cliff_sizes *out)
+{
+    const rkvi_machine machine = {.device_memory_bytes = (uint64_t)1 << 48,
+                                  .host_memory_bytes = (uint64_t)1 << 48};
+    cliff_params params;
+    rkvi_config cfg;
+    rkv_status fit = RKV_OK;
+    cliff_setup ring = *setup;
+    ring.mode = CLIFF_RING;
+    fill_params(&ring, 1, &params);
+    const rkv_status s = rkvi_config_init(&cfg, &params.p, &machine, &fit);
+    if (s != RKV_OK)
+        return s;
+    *out = (cliff_sizes){
+        .rule_bytes = cfg.ring_rule_bytes, .ring_bytes = cfg.ring_bytes, .copy_bytes = cfg.copy_bytes};
+    rkvi_config_free(&cfg);
+    return fit;
+}
+
+/* -------------------------------------------------------------------- create */
+
+rkv_status cliff_world_create(const cliff_setup *setup, cliff_world **out)
+{
+    cliff_params params;
+    cliff_world *w = calloc(1, sizeof *w);
+    if (!w)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a world");
+    w->setup = *setup;
+    cliff_sizes sizes;
+    rkv_status s = cliff_sizes_get(setup, &sizes);
+    if (s == RKV_OK)
+        s = device_create(&setup->machine, &w->dev);
+    if (s != RKV_OK) {
+        free(w);
+        return s;
+    }
+    w->setup.ring_bytes = sizes.ring_bytes;
+    w->setup.copy_bytes = sizes.copy_bytes;
+    fill_params(&w->setup, CLIFF_SCALE, &params);
+    s = rkvi_api_create_on(&params.p, w->dev, &w->cache);
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_create, w->dev, "engine", &w->stream);
+    for (uint32_t i = 0; i <= STEPS_MAX && s == RKV_OK; i++)
+        s = rkvi_dev(event_create, w->dev, &w->ends[i]);
+    if (s != RKV_OK) {
+        cliff_world_destroy(w);
+        return s;
+    }
+    *out = w;
+    return RKV_OK;
+}
+
+void cliff_world_destroy(cliff_world *w)
+{
+    if (!w)
+        return;
+    for (uint32_t i = 0; i <= STEPS_MAX; i++)
+        if (w->ends[i])
+            rkvi_dev(event_destroy, w->dev, w->ends[i]);
+    if (w->stream)
+        rkvi_dev(stream_destroy, w->dev, w->stream);
+    if (w->cache)
+        rkv_cache_destroy(w->cache); /* and the executor, which it owns */
+    else
+        rkvi_dev_destroy(w->dev);
+    free(w);
+}
+
+/* --------------------------------------------------------------------- steps */
+
+static rkv_status attend(cliff_world *w, uint32_t site, int64_t delay_ns)
+{
+    const rkv_tensor t = {.data = w->tensor, .type = RKV_TYPE_F32};
+    const rkv_attend_params a = {
+        .struct_size = sizeof a, .site = site, .q = t, .k = t, .v = t, .out = t};
+    rkv_status s = delay_ns > 0 ? rkvi_dev(delay, w->dev, delay_ns, w->stream) : RKV_OK;
+    return s == RKV_OK ? rkv_step_attend(w->cache, &a, w->stream) : s;
+}
+
+/* The engine's own work, where it has some, is part of the step. */
+static rkv_status run_step(cliff_world *w, const rkv_batch_entry *entry, bool has_compute)
+{
+    const cliff_shape *shape = w->setup.shape;
+    const int64_t own_ns = SITE_LAUNCHES * w->setup.machine.launch_ns;
+    const rkv_batch batch = {.struct_size = sizeof batch, .n_entries = 1, .entries = entry};
+    rkv_status s = rkv_step_begin(w->cache, &batch);
+    for (uint32_t i = 0; i < shape->n_sites && s == RKV_OK; i++)
+        s = attend(w, i, has_compute ? site_ns(shape, i) - own_ns : 0);
+    if (s == RKV_OK && has_compute && head_ns(shape) > 0)
+        s = rkvi_dev(delay, w->dev, head_ns(shape), w->stream);
+    if (s == RKV_OK)
+        s = rkv_step_end(w->cache, NULL, w->stream);
+    w->n_cells += s == RKV_OK ? entry->n_new_cells : 0;
+    return s;
+}
+
+static rkv_status decode_step(cliff_world *w)
+{
+    const rkv_batch_entry entry = {.struct_size = sizeof entry, .n_rows = 1, .n_new_cells = 1};
+    return run_step(w, &entry, true);
+}
+
+/* Rows see themselves alone, so that lengthening streams no tail. */
+rkv_status cliff_world_grow(cliff_world *w, uint64_t tail_tiles)
+{
+    const uint64_t cells = (w->setup.window_tiles + tail_tiles) * CLIFF_TILE_CELLS + EXTRA_CELLS;
+    rkv_status s = RKV_OK;
+    while (w->n_cells < cells && s == RKV_OK) {
+        const uint64_t left = cells - w->n_cells;
+        const uint32_t rows = left < GROW_ROWS ? (uint32_t)left : GROW_ROWS;
+        const rkv_batch_entry entry = {.struct_size = sizeof entry,
+                                       .n_rows = rows,
+                                       .n_new_cells = rows,
+                                       .regime = RKV_REGIME_PREFILL,
+                                       .visible = w->visible};
+        for (uint32_t i = 0; i < rows; i++) {
+            const int64_t pos = (int64_t)(w->n_cells + i);
+            w->visible[i] = (rkv_pos_range){.from = pos, .to = pos + 1};
+        }
+        s = run_step(w, &entry, false);
+    }
+    return s;
+}
+
+/* ------------------------------------------------------------------- measure */
+
+static int by_value(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static rkv_status read_clock(cliff_world *w, uint32_t steps, cliff_result *out)
+{
+    int64_t ns[STEPS_MAX], sum = 0;
+    for (uint32_t i = 0; i < steps; i++) {
+        const rkv_status s = rkvi_dev(event_elapsed, w->dev, w->ends[i], w->ends[i + 1], &ns[i]);
+        if (s != RKV_OK)
+            return s;
+        sum += ns[i];
+    }
+    qsort(ns, steps, sizeof *ns, by_value);
+    out->least_ns = (double)ns[0];
+    out->most_ns = (double)ns[steps - 1];
+    out->step_ns = w->setup.machine.executor == CLIFF_SIM ? (double)sum / steps : (double)ns[steps / 2];
+    return RKV_OK;
+}
+
+static double per_step(uint64_t before, uint64_t after, uint32_t steps)
+{
+    return (double)(after - before) / steps;
+}
+
+static void read_stats(const cliff_world *w, const rkv_cache_stats *a, const rkv_cache_stats *b,
+                       uint32_t steps, cliff_result *out)
+{
+    const cliff_machine *m = &w->setup.machine;
+    out->copies = per_step(a->copies_in, b->copies_in, steps);
+    out->launches = per_step(a->launches, b->launches, steps);
+    out->extra_launches = per_step(a->extra_launches, b->extra_launches, steps);
+    out->tail_bytes = (b->streamed_bytes - a->streamed_bytes) * CLIFF_SCALE / steps;
+    out->list_bytes = b->last_step_list_bytes * CLIFF_SCALE;
+    out->run_ahead_bytes = b->run_ahead_bytes * CLIFF_SCALE;
+    out->link_busy_ns = out->copies * (double)m->copy_cost_ns +
+                        (double)out->tail_bytes * 1e9 / (double)m->link_bytes_per_s;
+    out->context_cells = w->n_cells;
+}
+
+rkv_status cliff_world_measure(cliff_world *w, uint32_t warm, uint32_t steps, cliff_result *out)
+{
+    rkv_cache_stats before = {.struct_size = sizeof before}, after = before;
+    rkv_cache_info info = {.struct_size = sizeof info};
+    rkv_status s = RKV_OK;
+    if (warm + steps > STEPS_MAX || steps == 0)
+        return rkvi_fail(RKV_E_ARGUMENT, "%u warm and %u measured steps; at most %u in all, and one measured",
+                         warm, steps, STEPS_MAX);
+    for (uint32_t i = 0; i < warm && s == RKV_OK; i++)
+        s = decode_step(w);
+    *out = (cliff_result){0};
+    if (s == RKV_OK)
+        s = rkv_cache_stats_get(w->cache, &before);
+    if (s == RKV_OK)
+        s = rkvi_dev(event_record, w->dev, w->ends[0], w->stream);
+    for (uint32_t i = 0; i < steps && s == RKV_OK; i++) {
+        s = decode_step(w);
+        if (s == RKV_OK)
+            s = rkvi_dev(event_record, w->dev, w->ends[i + 1], w->stream);
+    }
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_sync, w->dev, w->stream);
+    if (s == RKV_OK)
+        s = read_clock(w, steps, out);
+    if (s == RKV_OK)
+        s = rkv_cache_stats_get(w->cache, &after);
+    if (s == RKV_OK)
+        s = rkv_cache_info_get(w->cache, &info);
+    if (s != RKV_OK)
+        return s;
+    read_stats(w, &before, &after, steps, out);
+    out->ring_bytes = info.ring_bytes * CLIFF_SCALE;
+    return RKV_OK;
+}

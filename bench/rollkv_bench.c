@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rollkv_bench.c: `rollkv-bench COMMAND ...`.  Measures, and never asserts.
+ */
+#include "cliff.h"
+
+#include <string.h>
+
+typedef struct command {
+    const char *name, *help;
+    int (*main)(int argc, char **argv);
+} command;
+
+static const command commands[] = {
+    {"cliff", "step time against tail bytes, beside copies op by op and the bound", cliff_main},
+};
+
+static void usage(FILE *f)
+{
+    fputs("usage: rollkv-bench COMMAND [OPTIONS]\n\n", f);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].help);
+    fputs("\nrollkv-bench COMMAND --help lists a command's options.\n", f);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || strcmp(argv[1], "--help") == 0) {
+        usage(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].main(argc - 1, argv + 1);
+    fprintf(stderr, "rollkv-bench: no command '%s'\n\n", argv[1]);
+    usage(stderr);
+    return 2;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT */
+#include "stopwatch.h"
+
+#include <time.h>
+
+uint64_t stopwatch_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
