@@ -29,6 +29,7 @@ typedef struct cliff_options {
     uint32_t warm_steps, steps, window_tiles;
     uint64_t ring_bytes; /* 0: the library's choice */
     uint64_t seed;
+    bool waits; /* the host waits for each step */
 } cliff_options;
 
 typedef struct cliff_row {

@@ -35,8 +35,9 @@ static void print_head(const cliff_curve *c, FILE *f)
             c->link_bytes_per_s * 1e-9, (double)m->copy_cost_ns * 1e-3, (double)m->row_cost_ns * 1e-3,
             (double)c->sizes.ring_bytes * MB, (double)c->sizes.rule_bytes * MB,
             (double)c->sizes.copy_bytes * MB, o->window_tiles);
-    fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s\n", o->steps, o->warm_steps,
-            (unsigned long long)o->seed, m->executor == CLIFF_SIM ? "mean" : "median");
+    fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s%s\n", o->steps, o->warm_steps,
+            (unsigned long long)o->seed, m->executor == CLIFF_SIM ? "mean" : "median",
+            o->waits ? "; the host waits for each step" : "");
     if (m->executor == CLIFF_SIM)
         fprintf(f, "a launch takes %.1f us; the ring's further ones: 'r/b apart' counts them as compute\n",
                 (double)m->launch_ns * 1e-3);
@@ -129,6 +130,7 @@ static void json_settings(json *j, const cliff_curve *c)
     json_count(j, "ring_rule_bytes", c->sizes.rule_bytes);
     json_count(j, "copy_bytes", c->sizes.copy_bytes);
     json_count(j, "seed", o->seed);
+    json_count(j, "host_waits_each_step", o->waits);
     json_open(j, "points", '[');
     for (uint32_t i = 0; i < o->n_points; i++)
         json_number(j, NULL, o->points[i]);

@@ -87,7 +87,8 @@ rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *
                          .machine = options->machine,
                          .ring_bytes = options->ring_bytes,
                          .most_tail_tiles = tiles_at(out, options->points[options->n_points - 1]),
-                         .window_tiles = options->window_tiles};
+                         .window_tiles = options->window_tiles,
+                         .waits = options->waits};
     s = cliff_sizes_get(&setup, &out->sizes);
     for (uint32_t m = 0; m < CLIFF_MODES && s == RKV_OK; m++) {
         setup.mode = (cliff_mode)m;

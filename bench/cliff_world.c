@@ -313,6 +313,8 @@ static rkv_status run_step(cliff_world *w, const rkv_batch_entry *entry, bool ha
         s = rkvi_dev(delay, w->dev, head_ns(shape), w->stream);
     if (s == RKV_OK)
         s = rkv_step_end(w->cache, NULL, w->stream);
+    if (s == RKV_OK && w->setup.waits)
+        s = rkvi_dev(stream_sync, w->dev, w->stream);
     w->n_cells += s == RKV_OK ? entry->n_new_cells : 0;
     return s;
 }

@@ -285,7 +285,8 @@ static inline float out_at(const ops_out *o, uint32_t row, uint32_t head, uint32
     return ((const float *)o->t.data)[at];
 }
 
-static inline void run_op(const rkvi_ops *ops, rkvi_op op, const void *args, uint64_t grid, bool back)
+static inline void run_op(const rkvi_ops *ops, rkvi_op op, const void *args, uint64_t grid,
+                          bool back)
 {
     for (uint64_t i = 0; i < grid; i++)
         ops->fn[op](args, back ? grid - 1 - i : i);

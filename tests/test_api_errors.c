@@ -160,6 +160,8 @@ MAKE(stats_no_cache, rkv_cache_stats i = {.struct_size = sizeof i};
      return rkv_cache_stats_get(NULL, &i);)
 MAKE(layer_2, rkv_kv_layer_info i = {.struct_size = sizeof i};
      return rkv_kv_layer_info_get(w->cache, 2, &i);)
+MAKE(site_9, rkv_site_info i = {.struct_size = sizeof i}; return rkv_site_info_get(w->cache, 9, &i);)
+MAKE(site_null, return rkv_site_info_get(w->cache, 0, NULL);)
 MAKE(layer_null, return rkv_kv_layer_info_get(w->cache, 0, NULL);)
 MAKE(state_3, rkv_sequence_state i = {.struct_size = sizeof i};
      return rkv_sequence_info(w->cache, 3, &i);)
@@ -306,6 +308,8 @@ static const mistake mistakes[] = {
     {WORLD_IDLE, stats_null, ARG, "rkv_cache_stats to fill is NULL"},
     {WORLD_IDLE, stats_no_cache, ARG, "cache is NULL"},
     {WORLD_BEGUN, layer_2, ARG, "kv_layer is 2, but there are 2"},
+    {WORLD_BEGUN, site_9, ARG, "site is 9, but there are"},
+    {WORLD_IDLE, site_null, ARG, "rkv_site_info to fill is NULL"},
     {WORLD_IDLE, layer_null, ARG, "rkv_kv_layer_info to fill is NULL"},
     {WORLD_IDLE, state_3, RKV_E_SEQUENCE, "sequence is 3"},
     {WORLD_IDLE, state_null, ARG, "rkv_sequence_state to fill is NULL"},

@@ -541,7 +541,7 @@ static void test_ring_rule(void **state)
         for (int k = 0; k < 2; k++)
             s.layers[k].resident_cells = table[i].resident[k];
         assert_init(&s, &cfg);
-        assert_int_equal(cfg.ring_rule_bytes, 10 * table[i].longest_ns + 32 * MIB);
+        assert_int_equal(cfg.ring_rule_bytes, 10 * table[i].longest_ns + 2 * 4 * MIB);
         assert_true(cfg.ring_bytes >= cfg.ring_rule_bytes &&
                     cfg.ring_bytes < cfg.ring_rule_bytes + 256);
         rkvi_config_free(&cfg);

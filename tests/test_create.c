@@ -75,6 +75,14 @@ static void test_takes_what_was_estimated(void **state)
         assert_int_equal(layer.leaf_cells, WORLD_TILE);
         assert_int_equal(layer.type_v, RKV_TYPE_F16);
     }
+    for (uint32_t i = 0; i < info.n_sites; i++) {
+        rkv_site_info site = {.struct_size = sizeof site};
+        assert_int_equal(rkv_site_info_get(cache, i, &site), RKV_OK);
+        assert_int_equal(site.kv_layer, p.params.sites[i].kv_layer);
+        assert_int_equal(site.mask, p.params.sites[i].mask);
+        assert_int_equal(site.mask_width, p.params.sites[i].mask_width);
+        assert_true(site.scale > 0); /* chosen where none was given */
+    }
     rkv_cache_destroy(cache);
 }
 

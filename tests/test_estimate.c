@@ -200,7 +200,7 @@ static void test_free_zone(void **state)
     s.params.link_bytes_per_s = 1000000000;
     rkv_estimate e = estimate(&s);
     assert_int_equal(e.free_zone_cells, 19 * 256);
-    assert_int_equal(e.ring_rule_bytes, 2500000 + 32 * MIB);
+    assert_int_equal(e.ring_rule_bytes, 2500000 + 2 * MIB);
     set_resident(&s, 2560);
     assert_int_equal(estimate(&s).free_zone_cells, (19 + 10) * 256);
     set_resident(&s, RKV_RESIDENT_ALL);

@@ -20,8 +20,9 @@ static const uint32_t sizes[AX_COUNT] = {9, 9, 5, 5, 6, 2, 2, 18, 9, 3, 2, 2};
 /* Lengths around tile edges, as tiles and a rest. */
 static uint32_t length_of(uint32_t which, uint32_t tile)
 {
-    const uint32_t all[] = {1,            tile - 1,     tile,         tile + 1,         2 * tile - 1,
-                            2 * tile + 1, 3 * tile + 2, 5 * tile - 1, 4 * tile + tile / 2};
+    const uint32_t all[] = {
+        1,            tile - 1,     tile,         tile + 1,           2 * tile - 1,
+        2 * tile + 1, 3 * tile + 2, 5 * tile - 1, 4 * tile + tile / 2};
     return all[which];
 }
 
@@ -252,8 +253,8 @@ static void test_pairwise(void **state)
         check_case(&c, &cut);
         n++;
     }
-    printf("%u cases; largest rms error over plain's: ref %.2f, then %.2f %.2f\n", n, worst_ratio[0],
-           worst_ratio[1], worst_ratio[2]);
+    printf("%u cases; largest rms error over plain's: ref %.2f, then %.2f %.2f\n", n,
+           worst_ratio[0], worst_ratio[1], worst_ratio[2]);
     assert_true(n >= 162); /* rows x ratios alone */
 }
 
@@ -295,10 +296,31 @@ static void test_large_scores(void **state)
     }
 }
 
+/* Each mask with its edges at every cell of a tile, and every length. */
+static void test_every_phase(void **state)
+{
+    (void)state;
+    static const int64_t widths[] = {1, 7, 16, 19};
+    for (uint32_t i = 0; i < 9; i++)
+        for (uint32_t cells = 3; cells <= 36; cells++) {
+            ops_case c = {.geom = {.n_heads = 1, .dk = 40, .dv = 24, .type_k = RKV_TYPE_F16,
+                                   .type_v = RKV_TYPE_BF16, .tile_cells = 16},
+                          .ratio = 3, .scale = 0.16f, .n_entries = 1, .cells = {cells},
+                          .rows = {3}, .first = i == 3 ? 5 : 0, .pos0 = i == 5 ? 11 : 0,
+                          .seed = cells};
+            if (i > 0)
+                c.mask = (rkvi_site_mask){i % 2 ? RKV_MASK_SLIDING : RKV_MASK_CHUNKED,
+                                          widths[(i - 1) / 2]};
+            const ops_cut cut = {.prefill = cells % 2};
+            check_case(&c, &cut);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pairwise),
+        cmocka_unit_test(test_every_phase),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_large_scores),
     };

@@ -292,7 +292,8 @@ static void test_tensor_types(void **state)
     FOR_EACH_CASE (c, ops) {
         const size_t n = (size_t)c.n_rows * c.q_heads * c.geom.dv;
         ops_out f = attend(&c, ops, (ops_cut){0});
-        ops_out h = out_make(&c, RKV_TYPE_F16, OUT_PLAIN), b = out_make(&c, RKV_TYPE_BF16, OUT_PLAIN);
+        ops_out h = out_make(&c, RKV_TYPE_F16, OUT_PLAIN);
+        ops_out b = out_make(&c, RKV_TYPE_BF16, OUT_PLAIN);
         const ops_cut cut = {0};
         case_attend(&c, ops, &cut, &h);
         case_attend(&c, ops, &cut, &b);
@@ -309,6 +310,38 @@ static void test_tensor_types(void **state)
     }
 }
 
+/* One work item of one KV head writes its own partials and nothing else. */
+static void test_writes_its_own(void **state)
+{
+    (void)state;
+    FOR_EACH_CASE (c, ops) {
+        const size_t slot = (size_t)c.q_heads * (c.geom.dv + 2), n = 5 * slot;
+        const rkvi_item item = {.row = 1, .n_rows = 2, .leaf1 = 3, .slot = 1,
+                                .flags = RKVI_ITEM_FIRST};
+        float *partials = case_alloc(n, sizeof *partials);
+        uint8_t *own = case_alloc(n, 1);
+        const rkvi_attend_args args = {.geom = c.geom, .entries = c.entries, .rows = c.row,
+                                       .spans = c.spans, .bases = c.bases, .items = &item,
+                                       .partials = partials,
+                                       .q = row_major(c.q, c.q_heads, c.geom.dk), .mask = c.mask,
+                                       .q_heads = c.q_heads, .scale = c.scale};
+        for (uint32_t h = c.ratio; h < c.q_heads; h++)
+            for (size_t s = 1; s < 3; s++) {
+                memset(own + s * slot + (size_t)h * c.geom.dv, 1, c.geom.dv);
+                own[s * slot + (size_t)c.q_heads * c.geom.dv + h] = 1;
+                own[s * slot + (size_t)c.q_heads * (c.geom.dv + 1) + h] = 1;
+            }
+        for (int op = RKVI_OP_DECODE; op <= RKVI_OP_PREFILL; op++) {
+            memset(partials, 0xff, n * sizeof *partials);
+            ops->fn[op](&args, 1);
+            for (size_t i = 0; i < n; i++)
+                assert_true((rkvi_bits(partials[i]) != 0xffffffff) == own[i]);
+        }
+        free(partials);
+        free(own);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -316,7 +349,7 @@ int main(void)
         cmocka_unit_test(test_rows_alone),    cmocka_unit_test(test_heads_alone),
         cmocka_unit_test(test_unseen_cells),  cmocka_unit_test(test_unseen_tiles),
         cmocka_unit_test(test_overflowing_row), cmocka_unit_test(test_growing_leaf),
-        cmocka_unit_test(test_tensor_types),
+        cmocka_unit_test(test_tensor_types),  cmocka_unit_test(test_writes_its_own),
     };
     n_sets = kernel_sets(sets);
     seed = test_seed();

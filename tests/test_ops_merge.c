@@ -160,6 +160,23 @@ static void test_minus_infinity(void **state)
     }
 }
 
+/* A NaN in q shows in that head's output, in no other. */
+static void test_nan_query(void **state)
+{
+    (void)state;
+    for (uint32_t s = 0; s < n_sets; s++)
+        for (uint32_t i = 0; i < 4; i++) {
+            ops_case c = flat(40, 1, 1, 1);
+            c.q[8] = NAN;
+            c.has_sinks = i & 1;
+            ops_out o = attend(&c, &sets[s], i & 2);
+            assert_true(isfinite(out_at(&o, 0, 0, 0)) && isfinite(o.lse[0]));
+            assert_true(isnan(out_at(&o, 0, 1, 0)) && isnan(o.lse[1]));
+            out_free(&o);
+            case_free(&c);
+        }
+}
+
 /* Nodes of one row, head 1 of 2: o = {m-scaled}, chosen so that sums are exact. */
 static void put_partial(float *partials, uint64_t slot, float m, float l, float o)
 {
@@ -249,6 +266,7 @@ int main(void)
         cmocka_unit_test(test_log_base),   cmocka_unit_test(test_sink),
         cmocka_unit_test(test_softcap),    cmocka_unit_test(test_empty_rows),
         cmocka_unit_test(test_one_hot),    cmocka_unit_test(test_minus_infinity),
+        cmocka_unit_test(test_nan_query),
         cmocka_unit_test(test_nodes),      cmocka_unit_test(test_tree_order),
     };
     n_sets = kernel_sets(sets);

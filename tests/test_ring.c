@@ -301,7 +301,7 @@ static void test_random(void **state)
 {
     (void)state;
     start_random();
-    for (uint32_t round = 0; round < rounds(300, 30); round++) {
+    for (uint32_t round = 0; round < rounds(1000, 10); round++) {
         make_world(between(3, one_in(4) ? TILES_MAX : 12));
         const uint64_t more = one_in(3) ? below(w.largest + 1) : below(w.largest * (one_in(2) ? 8 : 60));
         const uint64_t ring = w.largest + more < RING_MAX ? w.largest + more : RING_MAX;

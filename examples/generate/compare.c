@@ -79,7 +79,13 @@ static void print_row(const struct engine *e, const struct run_result *r,
 
 static void print_table(const struct engine *e, const struct run_result *results)
 {
+    const rkv_cache_info *all = &results[0].info;
     print_head(e, results[0].decode_steps);
+    printf(
+        "K and V of all positions take %.1f MB in resident; the limit of device memory for oplevel and "
+        "ring, for all that they need, is %.1f MB\n",
+        (double)(all->device_window_bytes + all->device_active_bytes) * 1e-6,
+        (double)results[RUNS - 1].info.device_limit_bytes * 1e-6);
     const char head[] = "%-9s %9s %9s %9s %10s %11s %11s %9s %8s %9s %8s\n";
     printf("\n");
     printf(head, "", "prefill", "decode", "decode", "attention", "streamed", "streamed", "copies",
@@ -121,15 +127,16 @@ static int print_equality(const struct run_result *results)
     return differs;
 }
 
-/* What the library can't do without (no window, the smallest ring), and a quarter of K and V. */
-static int default_limit(const struct engine *e, struct run_settings *s, struct gen_error *err)
+/* Where the user gives no sizes: a window of an eighth of the cells, and the device memory that the
+ * library estimates for it. */
+static int set_default_limit(const struct engine *e, struct run_settings *s, struct gen_error *err)
 {
     rkv_estimate estimate;
-    struct kv_settings settings = engine_kv_settings(e, s);
-    settings.resident_cells = RKV_RESIDENT_NONE;
+    s->resident_cells = e->positions < 8 ? 1 : e->positions / 8;
+    const struct kv_settings settings = engine_kv_settings(e, s);
     if (kv_estimate(&e->model.shape, &settings, &estimate, err) != 0)
         return -1;
-    s->device_limit_bytes = estimate.smallest_device_bytes + estimate.host_tail_bytes / 4;
+    s->device_limit_bytes = estimate.device_bytes;
     return 0;
 }
 
@@ -144,7 +151,7 @@ static int run_one(struct engine *e, int i, struct run_result *results, struct g
         s.device_limit_bytes = o->device_limit_bytes;
         s.step_ns = (uint64_t)(decode_ms(&results[0]) * 1e6);
         if (s.device_limit_bytes == 0 && s.resident_cells == RKV_RESIDENT_AUTO &&
-            default_limit(e, &s, err) != 0)
+            set_default_limit(e, &s, err) != 0)
             return -1;
     }
     if (!o->quiet)

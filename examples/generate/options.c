@@ -70,8 +70,8 @@ static const struct {
      "rollkv, or naive: a plain loop in f32, to check against (rollkv)"},
     {ID_COMPARE, "compare", NULL,
      "run resident, oplevel and ring, the latter two within the device limit\n" INDENT
-     "(unless given: the least that works and a quarter of K and V); check that all\n" INDENT
-     "logits have the same bits, and print a table"},
+     "(unless given: what a window of an eighth of the cells needs); check\n" INDENT
+     "that all logits have the same bits, and print a table"},
     {ID_LOGITS_HASH, "logits-hash", NULL, "print a hash over the logits of all steps"},
     {ID_QUIET, "quiet", NULL, "no progress"},
     {ID_HELP, "help", NULL, "this text"},

@@ -63,7 +63,7 @@
  *   rkv_error_message                           everything (per thread)
  *   rkv_cache_create, _estimate                 everything
  *   rkv_cache_info, _stats, rkv_kv_layer_info,  each other, and any one call on the
- *     rkv_sequence_info                           same cache from another thread
+ *     rkv_site_info, rkv_sequence_info            same cache from another thread
  *   all other calls on one cache                nothing else on that cache
  *   calls on different caches                   each other
  *
@@ -225,7 +225,7 @@ typedef struct rkv_cache_params {
     int32_t numa;                        /* RKV_NUMA_DEVICE, RKV_NUMA_OFF, or node + 1 */
     uint64_t ring_bytes;                 /* 0: from the hints and the memory granted */
     uint64_t copy_bytes;                 /* most bytes joined into one copy, at least one tile-layer; 0: 16 MiB,
-                                          * or what the ring allows */
+                                          * or what a slow link or the ring allows */
     uint64_t device_limit_bytes;         /* everything on the device; 0: nine tenths of what is free */
     uint64_t host_limit_bytes;           /* the tail; 0: nine tenths of the machine's memory */
     uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
@@ -303,6 +303,11 @@ typedef struct rkv_cache_info {
         device_workspace_bytes;
     uint64_t link_bytes_per_s;     /* assumed by the ring's rule; 0: unknown */
     uint64_t ring_rule_bytes;
+    uint64_t step_ns;              /* the hint; 0: none */
+    uint32_t n_workers;            /* multiprocessors, or the host executor's threads */
+    uint32_t n_rope_frequencies, rope_pairing;
+    uint32_t reserved;
+    uint64_t host_link_bytes_per_s, host_copy_cost_ns, host_copy_latency_ns; /* host executor */
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 
@@ -319,6 +324,17 @@ typedef struct rkv_kv_layer_info {
 } rkv_kv_layer_info;
 RKV_API rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer,
                                          rkv_kv_layer_info *out_info);
+
+typedef struct rkv_site_info {
+    uint32_t struct_size;
+    uint32_t kv_layer, n_q_heads;
+    uint32_t is_storing;           /* 1: the first site of its KV layer, which takes k and v */
+    float scale, softcap;
+    rkv_mask mask;
+    uint32_t reserved;
+    uint64_t mask_width, gap_ns;
+} rkv_site_info;
+RKV_API rkv_status rkv_site_info_get(const rkv_cache *cache, uint32_t site, rkv_site_info *out_info);
 
 /* Counters since creation. */
 typedef struct rkv_cache_stats {

@@ -9,6 +9,7 @@ static const rkvi_copy_spec info_spec = {"rkv_cache_info", sizeof(rkv_cache_info
                                          offsetof(rkv_cache_info, device_name)};
 static const rkvi_copy_spec layer_spec = {"rkv_kv_layer_info", sizeof(rkv_kv_layer_info),
                                           offsetof(rkv_kv_layer_info, head_dim_k)};
+static const rkvi_copy_spec site_spec = {"rkv_site_info", sizeof(rkv_site_info), offsetof(rkv_site_info, scale)};
 static const rkvi_copy_spec stats_spec = {"rkv_cache_stats", sizeof(rkv_cache_stats),
                                           offsetof(rkv_cache_stats, steps)};
 static const rkvi_copy_spec state_spec = {"rkv_sequence_state", sizeof(rkv_sequence_state),
@@ -169,6 +170,24 @@ rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer, rkv_
     }
     rkvi_handle_layer_info(cache, kv_layer, &info);
     rkvi_copy_out(&layer_spec, &info, out_info);
+    return rkvi_api_leave(cache, __func__, RKV_OK);
+}
+
+rkv_status rkv_site_info_get(const rkv_cache *cache, uint32_t site, rkv_site_info *out_info)
+{
+    rkv_site_info info = {.struct_size = sizeof info};
+    rkv_status s = rkvi_copy_out_check(&site_spec, out_info);
+    if (s == RKV_OK)
+        s = rkvi_api_enter(cache);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
+    const uint32_t n = rkvi_handle_config(cache)->n_sites;
+    if (site >= n) {
+        s = rkvi_fail(RKV_E_ARGUMENT, "site is %u, but there are %u sites", site, n);
+        return rkvi_api_leave(cache, __func__, s);
+    }
+    rkvi_handle_site_info(cache, site, &info);
+    rkvi_copy_out(&site_spec, &info, out_info);
     return rkvi_api_leave(cache, __func__, RKV_OK);
 }
 

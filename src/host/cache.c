@@ -352,8 +352,8 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
         s = add_move(c, &m);
     if (s != RKV_OK && !m.has_copy)
         give_host(c, layer, l);
-    if (s == RKV_OK && m.in_step)
-        l->enter_step = c->step + 2; /* this step is c->step + 1: the next begin */
+    if (s == RKV_OK) /* this step is c->step + 1: the next begin, for the prediction */
+        l->enter_step = m.in_step ? c->step + 2 : 0;
     return s;
 }
 
@@ -474,7 +474,7 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
     rkvi_batch begun = *batch;
     begun.n_entries = e;
     c->step++;
-    rkvi_cache_undo(c, &begun, false);
+    rkvi_cache_undo(c, &begun);
     c->step--;
     return s;
 }
@@ -548,7 +548,7 @@ static void settle_promotions(rkvi_cache *c)
     }
 }
 
-static void undo_move(rkvi_cache *c, rkvi_move *m, bool enqueued)
+static void undo_move(rkvi_cache *c, rkvi_move *m)
 {
     rkvi_tile_layer *l = at(c, m->tile, m->layer);
     rkvi_layer_state *ls = &c->layers[m->layer];
@@ -559,7 +559,7 @@ static void undo_move(rkvi_cache *c, rkvi_move *m, bool enqueued)
             give_host(c, m->layer, l);
         break;
     case RKVI_MOVE_BRING_BACK:
-        if (!enqueued) { /* else it stays where it is: the same cells */
+        if (!m->done) { /* else it stays where it is: the same cells */
             give_device(c, m->layer, l);
             l->state = RKVI_IN_TAIL;
             ls->n_tail++;
@@ -578,10 +578,10 @@ static void undo_move(rkvi_cache *c, rkvi_move *m, bool enqueued)
     }
 }
 
-void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch, bool enqueued)
+void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
 {
     for (uint32_t i = c->n_moves; i-- > 0;)
-        undo_move(c, &c->moves[i], enqueued);
+        undo_move(c, &c->moves[i]);
     settle_promotions(c);
     for (uint32_t e = 0; e < batch->n_entries; e++) {
         const rkvi_batch_entry *be = &batch->entries[e];

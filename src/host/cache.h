@@ -103,8 +103,9 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
 /* Tail tile-layers of the ring's list that take free window room, lowest
  * serial first; adds moves. */
 rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32_t n);
-/* Takes back what begin did.  `enqueued`: copies of the step may be in flight. */
-void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch, bool enqueued);
+/* Takes back what begin did, but for moves that are done: their copies are in
+ * flight, and good. */
+void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch);
 /* The step ended: moves that were done or wait for nothing are final. */
 void rkvi_cache_end(rkvi_cache *c);
 /* A LEAVE move's copy-out is enqueued (out_mark 0: none was needed). */

@@ -12,6 +12,10 @@
 #include "diag.h"
 
 #define COPY_DEFAULT ((uint64_t)16 << 20) /* where the measured links are at full speed */
+/* On a slower link smaller copies reach full speed, and what comes behind one,
+ * a step's tables above all, waits no longer. */
+#define COPY_NS 320000u
+#define MIB ((uint64_t)1 << 20)
 #define NS_PER_S 1000000000u
 
 uint64_t rkvi_config_link_bytes(uint64_t link_bytes_per_s, uint64_t ns)
@@ -96,6 +100,13 @@ uint64_t rkvi_config_step_ns(const rkvi_config *cfg)
     return cfg->step_ns ? cfg->step_ns : sum;
 }
 
+static uint64_t default_copy(const rkvi_config *cfg)
+{
+    const uint64_t bytes =
+        rkvi_align_up(rkvi_config_link_bytes(cfg->link_bytes_per_s, COPY_NS), MIB);
+    return bytes && bytes < COPY_DEFAULT ? bytes : COPY_DEFAULT;
+}
+
 static uint64_t choose_ring(const rkvi_config *cfg, uint64_t copy_bytes, uint64_t list_bytes)
 {
     const uint64_t largest = cfg->largest_tile_layer_bytes;
@@ -116,7 +127,7 @@ static uint64_t choose_ring(const rkvi_config *cfg, uint64_t copy_bytes, uint64_
 rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)
 {
     const uint64_t largest = cfg->largest_tile_layer_bytes;
-    uint64_t list_bytes, copy = wish->copy_bytes ? wish->copy_bytes : COPY_DEFAULT;
+    uint64_t list_bytes, copy = wish->copy_bytes ? wish->copy_bytes : default_copy(cfg);
     cfg->ring_bytes = cfg->copy_bytes = cfg->ring_rule_bytes = 0;
     if (!largest) /* no tail anywhere */
         return RKV_OK;

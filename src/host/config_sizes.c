@@ -160,16 +160,17 @@ static void size_partials(sum *x, rkvi_config *cfg)
     cfg->partial_bytes = rkvi_align_up(mul(x, cfg->partial_slots, slot_bytes), TABLE_ALIGN);
 }
 
-/* Most attend launches of a site: one a copy group where its tail may exceed
- * the ring (and the device's leaves before and after), one a tile in op-level. */
+/* Most attend launches of a site: one a tile in op-level, and where a launch may
+ * not read half the ring; else one for as many whole tile-layers as a copy and
+ * half the ring hold (as plan cuts them). */
 static uint64_t max_launches(sum *x, const rkvi_config *cfg, const rkvi_layer_config *layer)
 {
+    uint64_t group = 0;
     if (!layer->has_tail)
         return 1;
-    if (cfg->mode == RKV_MODE_OP_LEVEL)
-        return add(x, cfg->capacity_tiles, 2);
-    const uint64_t tail = mul(x, cfg->capacity_tiles, layer->geom.bytes);
-    return rkvi_div_up(tail, larger(cfg->copy_bytes, layer->geom.bytes)) + 2;
+    if (cfg->mode == RKV_MODE_RING && cfg->ring_bytes / 2 >= cfg->largest_tile_layer_bytes)
+        group = smaller(cfg->copy_bytes, cfg->ring_bytes / 2);
+    return add(x, rkvi_div_up(cfg->capacity_tiles, larger(group / layer->geom.bytes, 1)), 2);
 }
 
 /* Rows don't count for decode: an item holds all rows of its entry. */

@@ -44,6 +44,7 @@
 typedef struct rkvi_device rkvi_device;
 typedef struct rkvi_event rkvi_event; /* opaque, per executor */
 typedef struct rkvi_graph rkvi_graph; /* opaque, per executor */
+struct rkvi_geom;                     /* geometry.h */
 
 enum { RKVI_READ = 1, RKVI_WRITE = 2 };
 
@@ -131,6 +132,11 @@ typedef struct rkvi_device_vt {
     rkv_status (*delay)(rkvi_device *d, int64_t ns, void *stream);
     /* The calling thread reads or writes these ranges now. */
     void (*host_access)(rkvi_device *d, const rkvi_range *ranges, size_t n_ranges);
+
+    /* May be NULL: nothing to do.  At creation, once for each KV layer: refuses
+     * (RKV_E_UNSUPPORTED, with what there is) a geometry that the executor's
+     * attention does not cover, and loads the kernels of one that it does. */
+    rkv_status (*geom_prepare)(rkvi_device *d, const struct rkvi_geom *g);
 
     bool (*capture_relax)(rkvi_device *d, bool relaxed); /* this thread; returns the former */
     rkv_status (*capture_begin)(rkvi_device *d, void *stream, bool global);

@@ -65,9 +65,11 @@ static inline float rkvi_tanhf(float x)
     return rkvi_from_bits(rkvi_bits(large) | (rkvi_bits(x) & 0x80000000u));
 }
 
-/* log of a normal x > 0, in f64: e ln 2 + 2 artanh((f - 1) / (f + 1)). */
+/* log of a normal x > 0, in f64 (NaN of NaN): e ln 2 + 2 artanh((f - 1) / (f + 1)). */
 static inline double rkvi_log(double x)
 {
+    if (x != x)
+        return x;
     uint64_t u;
     memcpy(&u, &x, sizeof u);
     int64_t e = (int64_t)(u >> 52) - 1023;

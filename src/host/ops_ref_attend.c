@@ -40,7 +40,7 @@ static bool leaf_partial(const rkvi_job *j, uint64_t leaf, uint32_t row, const f
     for (uint32_t t = t0; t < t1; t++) {
         rkvi_plane_get(&k, t, x);
         s[t - t0] = score(j->a, dot(q, x, k.dim)) + 0.0f; /* no -0: m is one value */
-        m = s[t - t0] > m ? s[t - t0] : m;
+        m = s[t - t0] > m || s[t - t0] != s[t - t0] ? s[t - t0] : m; /* NaN stays */
     }
     if (m == -INFINITY)
         return false;

@@ -54,7 +54,8 @@ static rkvi_partial reduce(const rkvi_merge_args *a, const rkvi_merge_item *item
     t->dv = a->dv;
     for (uint32_t i = 0; i < item->n_nodes; i++) {
         const rkvi_node *node = &a->nodes[item->node0 + i];
-        const rkvi_partial p = rkvi_partial_at(a->partials, node->slot + r, a->q_heads, a->dv, head);
+        const rkvi_partial p =
+            rkvi_partial_at(a->partials, node->slot + r, a->q_heads, a->dv, head);
         if (*p.m == -INFINITY)
             continue;
         rkvi_ref_copy(rkvi_ref_tree_next(t, node->leaf0), p, a->dv);

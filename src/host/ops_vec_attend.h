@@ -64,12 +64,10 @@ static inline uint32_t max_u32(uint32_t a, uint32_t b)
 static void load_block(const rkvi_plane *p, uint32_t t, uint32_t n, uint32_t ahead, uint32_t pitch,
                        float *block)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const uintptr_t next = (uintptr_t)p->quants + (uint64_t)(t + i + ahead) * p->cell_bytes;
-        for (uint32_t b = 0; b < p->cell_bytes; b += 64)
-            __builtin_prefetch((const void *)(next + b));
-        vec_cell(p, t + i, block + (size_t)i * pitch);
-    }
+    const uintptr_t next = (uintptr_t)p->quants + (uint64_t)(t + ahead) * p->cell_bytes;
+    for (uint64_t b = 0; b < (uint64_t)n * p->cell_bytes; b += 64)
+        __builtin_prefetch((const void *)(next + b));
+    vec_cells(p, t, n, block);
     for (uint32_t i = n; i % 4 != 0; i++)
         memset(block + (size_t)i * pitch, 0, pitch * sizeof *block);
 }
@@ -138,6 +136,16 @@ static void chunk_scores(vec_chunk *w, const rkvi_plane *k, uint32_t t0, uint32_
     }
 }
 
+/* The maximum where no score is above -inf: NaN if there is one, so that a NaN
+ * in q shows in its row's output. */
+static float empty_max(const float *score, uint32_t s0, uint32_t s1)
+{
+    for (uint32_t i = s0; i < s1; i++)
+        if (score[i] != score[i])
+            return score[i];
+    return -INFINITY;
+}
+
 /* Scores [s0, s1) of a column become exp(score - m). */
 static void column_softmax(const rkvi_attend_args *a, float *score, uint32_t s0, uint32_t s1,
                            vec_column *col)
@@ -156,6 +164,8 @@ static void column_softmax(const rkvi_attend_args *a, float *score, uint32_t s0,
         top = v_max(x, top); /* a NaN leaves it as it is */
     }
     col->m = v_max_lane(top);
+    if (col->m == -INFINITY)
+        col->m = empty_max(score, s0, s1);
     if (col->m == -INFINITY)
         return;
     for (uint32_t i = first; i < s1; i += RKVI_LANES) {

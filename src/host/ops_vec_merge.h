@@ -93,7 +93,8 @@ static inline bool merge_reduce(const rkvi_merge_args *a, const rkvi_merge_item 
     t->n = 0;
     for (uint32_t i = 0; i < item->n_nodes; i++) {
         const rkvi_node *node = &a->nodes[item->node0 + i];
-        const rkvi_partial p = rkvi_partial_at(a->partials, node->slot + r, a->q_heads, a->dv, head);
+        const rkvi_partial p =
+            rkvi_partial_at(a->partials, node->slot + r, a->q_heads, a->dv, head);
         if (*p.m == -INFINITY)
             continue;
         tree_before(t, node->leaf0);

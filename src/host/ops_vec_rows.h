@@ -166,19 +166,22 @@ static inline void row_q4_0(const uint8_t *q, const uint16_t *d, uint32_t dim, f
         get_block_q4_0(q + b * 16, block_scale(d + b), out + b * 32);
 }
 
-/* Cell of a plane, as vec_pad(dim) floats. */
-static inline void vec_cell(const rkvi_plane *p, uint32_t cell, float *out)
+/* Cells [t, t + n) of a plane, vec_pad(dim) floats each. */
+static inline void vec_cells(const rkvi_plane *p, uint32_t t, uint32_t n, float *out)
 {
-    const uint8_t *q = p->quants + (uint64_t)cell * p->cell_bytes;
-    const uint16_t *h = (const uint16_t *)(const void *)q;
-    const uint16_t *d =
-        (const uint16_t *)(const void *)(p->scales + (uint64_t)cell * p->scale_cell_bytes);
-    switch (p->type) {
-    case RKV_TYPE_F16: row_f16(h, p->dim, out); break;
-    case RKV_TYPE_BF16: row_bf16(h, p->dim, out); break;
-    case RKV_TYPE_FP8_E4M3: row_e4m3(q, p->scale, p->dim, out); break;
-    case RKV_TYPE_Q8_0: row_q8_0(q, d, p->dim, out); break;
-    default: row_q4_0(q, d, p->dim, out);
+    const uint32_t dim = p->dim, pitch = vec_pad(dim);
+    const uint8_t *q = p->quants + (uint64_t)t * p->cell_bytes;
+    const uint8_t *d = p->scales + (uint64_t)t * p->scale_cell_bytes;
+    for (uint32_t i = 0; i < n; i++, out += pitch, q += p->cell_bytes, d += p->scale_cell_bytes) {
+        const uint16_t *h = (const uint16_t *)(const void *)q;
+        const uint16_t *scales = (const uint16_t *)(const void *)d;
+        switch (p->type) {
+        case RKV_TYPE_F16: row_f16(h, dim, out); break;
+        case RKV_TYPE_BF16: row_bf16(h, dim, out); break;
+        case RKV_TYPE_FP8_E4M3: row_e4m3(q, p->scale, dim, out); break;
+        case RKV_TYPE_Q8_0: row_q8_0(q, scales, dim, out); break;
+        default: row_q4_0(q, scales, dim, out);
+        }
     }
 }
 

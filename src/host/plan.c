@@ -77,6 +77,8 @@ void rkvi_plan_range(const rkvi_batch *b, const rkvi_batch_entry *e, rkvi_site_m
     for (uint32_t i = e->row0; i < e->row0 + e->n_rows; i++) {
         int64_t a, z;
         rkvi_visible(&b->rows[i], mask, &a, &z);
+        if (a >= z)
+            continue; /* sees nothing, wherever its range lies */
         lo = a < lo ? a : lo;
         hi = z > hi ? z : hi;
     }

@@ -327,6 +327,8 @@ void rkvi_ring_reset(rkvi_ring *r, uint64_t launched)
 {
     for (uint32_t i = 0; i < r->n_slots; i++) {
         rkvi_ring_slot *s = slot_at(r, i);
+        if (s->launch > launched && s->item != NO_ITEM && r->items[s->item].in_mark)
+            r->discarded_bytes += s->bytes;
         s->item = NO_ITEM;
         s->launch = s->launch > launched ? 0 : s->launch;
     }

@@ -136,12 +136,33 @@ static rkv_status enqueue_begin(rkv_cache *h)
     return s;
 }
 
+/* A device call failed between enqueueing and marking: the host waits for the
+ * library's streams, so that nothing is in flight there without a mark. */
+static rkv_status wait_unmarked(rkv_cache *h)
+{
+    rkv_status s = rkvi_dev(stream_sync, h->dev, h->in_stream);
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_sync, h->dev, h->out_stream);
+    if (s == RKV_OK)
+        s = rkvi_dev(stream_sync, h->dev, h->table_stream);
+    return s;
+}
+
+/* What can't be taken back ends the handle. */
+static void poison(rkv_cache *h)
+{
+    if (h->poison != RKV_OK)
+        return;
+    h->poison = RKV_E_POISONED;
+    snprintf(h->poison_text, sizeof h->poison_text, "%s", rkvi_error_text());
+}
+
 /* What begin took is given back; copies that are in flight run on. */
-static rkv_status take_back(rkv_cache *h, bool enqueued, rkv_status s)
+static rkv_status take_back(rkv_cache *h, rkv_status s)
 {
     char text[256];
     snprintf(text, sizeof text, "%s", rkvi_error_text());
-    rkvi_cache_undo(&h->cache, &h->batch, enqueued);
+    rkvi_cache_undo(&h->cache, &h->batch);
     rkvi_ring_reset(&h->ring, h->launched);
     return s == RKV_OK ? s : rkvi_fail(s, "%s", text);
 }
@@ -157,11 +178,15 @@ static rkv_status begin(rkv_cache *h)
         return s;
     s = plan_step(h);
     if (s != RKV_OK)
-        return take_back(h, false, s);
+        return take_back(h, s);
     s = enqueue_begin(h);
-    if (s != RKV_OK)
-        return take_back(h, true, s);
-    return RKV_OK;
+    if (s == RKV_OK)
+        return RKV_OK;
+    char text[256];
+    snprintf(text, sizeof text, "%s", rkvi_error_text());
+    if (wait_unmarked(h) != RKV_OK)
+        poison(h);
+    return take_back(h, rkvi_fail(s, "%s", text));
 }
 
 rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
@@ -180,7 +205,8 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
     h->stats.own_entries += h->plan.own_entries;
-    if (!h->missed || repeats) {
+    /* Hints tell of a batch that changes: better to wait for the next one. */
+    if ((!h->missed && !h->hint_differs) || repeats) {
         predict_batch(h);
         predict(h, &h->next, h->launched + h->plan.n_launches);
     }
@@ -355,14 +381,16 @@ static rkv_status end(rkv_cache *h, const rkvi_batch *next, void *stream)
         s = mark_compute(h, stream);
     if (s == RKV_OK)
         s = rkvi_step_leave(h, UINT32_MAX);
-    if (s != RKV_OK)
-        return s;
-    rkvi_cache_end(&h->cache);
-    if (next) {
+    if (s == RKV_OK && next) {
         copy_batch(&h->next, next);
         predict(h, &h->next, h->launched);
     }
-    return h->cfg.mode == RKV_MODE_RING ? rkvi_step_pump(h, 0) : RKV_OK;
+    h->hint_differs = next && batch_print(next) != h->batch_print;
+    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING)
+        s = rkvi_step_pump(h, 0);
+    if (s == RKV_OK)
+        rkvi_cache_end(&h->cache); /* last: it can't be taken back */
+    return s;
 }
 
 rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
@@ -384,9 +412,22 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
     return RKV_OK;
 }
 
+/* Launches of the call that failed have no mark yet. */
+static rkv_status settle_broken(rkv_cache *h)
+{
+    rkv_status s = wait_unmarked(h);
+    if (s == RKV_OK)
+        s = mark_compute(h, h->stream);
+    if (s == RKV_OK) /* slots that they read are given up */
+        s = rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute);
+    return s;
+}
+
 void rkvi_step_abort(rkv_cache *h)
 {
-    take_back(h, true, RKV_OK);
+    if (h->state == RKVI_STEP_BROKEN && settle_broken(h) != RKV_OK)
+        poison(h);
+    take_back(h, RKV_OK);
     h->now->marker = h->compute.last;
     h->state = RKVI_STEP_IDLE;
     h->stats.aborted_steps++;

@@ -35,6 +35,7 @@ bool rkvi_step_is_open(const rkv_cache *h);
 
 void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out);
 void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_info *out);
+void rkvi_handle_site_info(const rkv_cache *h, uint32_t site, rkv_site_info *out);
 void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out);
 void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_state *out);
 

@@ -95,7 +95,7 @@ rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto)
     return RKV_OK;
 }
 
-static rkv_status bring_back(rkv_cache *h, const rkvi_move *m)
+static rkv_status bring_back(rkv_cache *h, rkvi_move *m)
 {
     rkvi_tile_layer *l = tile_layer(h, m->tile, m->layer);
     rkvi_layer_state *ls = &h->cache.layers[m->layer];
@@ -118,6 +118,7 @@ static rkv_status bring_back(rkv_cache *h, const rkvi_move *m)
     if (s != RKV_OK)
         return s;
     marks->in = ls->store_in = ls->host_in[l->host_place] = h->in.last;
+    m->done = true;
     count_in(h, bytes);
     h->stats.brought_back_bytes += bytes;
     return RKV_OK;

@@ -250,6 +250,8 @@ rkv_status rkvi_handle_create(const rkvi_config *cfg, rkvi_device *dev, rkv_cach
 void rkvi_handle_destroy(rkv_cache *h)
 {
     rkvi_device *dev = h->dev;
+    if (h->state != RKVI_STEP_IDLE)
+        rkvi_step_abort(h);
     /* Work in flight ends before its memory goes. */
     rkvi_timeline_sync(&h->compute, h->compute.last);
     rkvi_timeline_sync(&h->in, h->in.last);
@@ -303,6 +305,7 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     if (rkvi_dev(info, h->dev, &info) == RKV_OK) {
         memcpy(out->device_name, info.name, sizeof out->device_name);
         memcpy(out->kernels, info.kernels, sizeof out->kernels);
+        out->n_workers = info.n_workers;
     }
     if (h->arena)
         rkvi_arena_counters_get(h->arena, &arena);
@@ -331,6 +334,25 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->device_workspace_bytes = c->partial_bytes + c->steps_ahead * c->table_bytes;
     out->link_bytes_per_s = c->link_bytes_per_s;
     out->ring_rule_bytes = c->ring_rule_bytes;
+    out->step_ns = c->step_ns;
+    out->n_rope_frequencies = c->n_rope;
+    out->rope_pairing = c->rope_pairing;
+    out->host_link_bytes_per_s = c->host.link_bytes_per_s;
+    out->host_copy_cost_ns = c->host.copy_cost_ns;
+    out->host_copy_latency_ns = c->host.copy_latency_ns;
+}
+
+void rkvi_handle_site_info(const rkv_cache *h, uint32_t site, rkv_site_info *out)
+{
+    const rkvi_site_config *s = &h->cfg.sites[site];
+    out->kv_layer = s->kv_layer;
+    out->n_q_heads = s->n_q_heads;
+    out->is_storing = s->stores;
+    out->scale = s->scale;
+    out->softcap = s->softcap;
+    out->mask = s->mask.kind;
+    out->mask_width = (uint64_t)s->mask.width;
+    out->gap_ns = s->gap_ns;
 }
 
 void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_info *out)

@@ -58,6 +58,7 @@ struct rkv_cache {
     uint32_t target_runs;
     uint64_t batch_print;  /* of the last begun batch */
     bool missed;           /* the last prediction was wrong */
+    bool hint_differs;     /* the last end was told of other sequences than its step's */
 
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
     size_t n_ranges, ranges_room;

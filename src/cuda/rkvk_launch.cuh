@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rkvk_launch.cuh: launching a kernel and loading one ahead of time.
+ *
+ * The launch's own return value is taken, never cudaGetLastError: that would
+ * report, and clear, an error that the engine left.
+ */
+#ifndef RKVK_LAUNCH_CUH
+#define RKVK_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* Work of more blocks than a grid's x holds: kernels take their block's number
+ * from x and y together (rkvk_block), and return where it is n_blocks or more. */
+static inline dim3 rkvk_grid(uint64_t n_blocks)
+{
+    const uint64_t most = 1u << 30;
+    if (n_blocks <= most)
+        return dim3((unsigned)n_blocks, 1, 1);
+    return dim3((unsigned)most, (unsigned)((n_blocks + most - 1) / most), 1);
+}
+
+static __device__ __forceinline__ uint64_t rkvk_block(void)
+{
+    return blockIdx.x + (uint64_t)blockIdx.y * gridDim.x;
+}
+
+template <typename Args>
+static int rkvk_run(void (*kernel)(Args, uint64_t), const Args *args, uint64_t n, dim3 grid, dim3 block,
+                    size_t smem_bytes, void *stream)
+{
+    void *params[] = {const_cast<Args *>(args), &n};
+    return (int)cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block, params, smem_bytes,
+                                 static_cast<cudaStream_t>(stream));
+}
+
+/* Loads a kernel's module on the current device (a first launch inside a
+ * capture would have to, and may not), and allows it so much shared memory. */
+static inline int rkvk_load(const void *kernel, size_t smem_bytes)
+{
+    cudaFuncAttributes attributes;
+    cudaError_t e = cudaFuncGetAttributes(&attributes, kernel);
+    if (e == cudaSuccess && smem_bytes > 48 * 1024)
+        e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_bytes);
+    return (int)e;
+}
+
+#endif

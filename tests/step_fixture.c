@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * step_fixture.c: see step_fixture.h.
+ */
+#include "step_fixture.h"
+
+#include "api_internal.h"
+#include "device_check.h"
+#include "device_host.h"
+#include "device_sim.h"
+#include "ops_half.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define CANARY 0xC5
+#define GAP 8u /* elements behind each row of a head-major tensor */
+
+uint64_t fx_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9E3779B97F4A7C15u);
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+uint64_t fx_seed(void)
+{
+    const char *text = getenv("ROLLKV_TEST_SEED");
+    const uint64_t seed = text ? strtoull(text, NULL, 0) : 1;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+bool fx_is_full(void)
+{
+    const char *full = getenv("ROLLKV_TEST_FULL");
+    return full && *full == '1';
+}
+
+void fx_ok(rkv_status s, const char *what)
+{
+    if (s != RKV_OK)
+        fail_msg("%s: %s: %s", what, rkv_status_name(s), rkv_error_message());
+}
+
+/* ----------------------------------------------------------------- the model */
+
+fx_model fx_model_make(uint32_t tile_cells, uint32_t head_dim, uint64_t capacity_cells)
+{
+    fx_model m = {.n_workers = 1};
+    m.params = (rkv_cache_params){.struct_size = sizeof m.params,
+                                  .device = RKV_DEVICE_HOST,
+                                  .capacity_cells = capacity_cells,
+                                  .n_sequences = 1,
+                                  .max_rows = FX_ROWS,
+                                  .tile_cells = tile_cells,
+                                  .flags = RKV_FLAG_NO_HUGE_PAGES,
+                                  .device_limit_bytes = (uint64_t)1 << 33,
+                                  .host_limit_bytes = (uint64_t)1 << 33};
+    if (head_dim)
+        fx_add_layer(&m, 1, head_dim, head_dim, RKV_RESIDENT_NONE);
+    return m;
+}
+
+uint32_t fx_add_site(fx_model *m, uint32_t layer, uint32_t q_heads)
+{
+    assert_true(m->n_sites < FX_SITES);
+    m->sites[m->n_sites] =
+        (rkv_site_params){.struct_size = sizeof m->sites[0], .kv_layer = layer, .n_q_heads = q_heads};
+    return m->n_sites++;
+}
+
+uint32_t fx_add_layer(fx_model *m, uint32_t kv_heads, uint32_t dk, uint32_t dv, uint64_t resident_cells)
+{
+    assert_true(m->n_layers < FX_LAYERS);
+    m->layers[m->n_layers] = (rkv_kv_layer_params){.struct_size = sizeof m->layers[0],
+                                                   .n_kv_heads = kv_heads,
+                                                   .head_dim_k = dk,
+                                                   .head_dim_v = dv,
+                                                   .resident_cells = resident_cells};
+    fx_add_site(m, m->n_layers, 2 * kv_heads);
+    return m->n_layers++;
+}
+
+/* Destroying an executor, with a look at what it still holds. */
+static void (*core_destroy[2])(rkvi_device *d);
+static rkvi_device_vt core_vt[2];
+
+static void destroy_empty(rkvi_device *d)
+{
+    fx_nothing_left(d);
+    core_destroy[d->vt == &core_vt[1]](d);
+}
+
+static void watch_destroy(rkvi_device *core, uint32_t kind)
+{
+    core_destroy[kind] = core->vt->destroy;
+    core_vt[kind] = *core->vt;
+    core_vt[kind].destroy = destroy_empty;
+    core->vt = &core_vt[kind];
+}
+
+static rkvi_device *make_device(const fx_model *m, rkvi_device **core)
+{
+    static rkvi_ops ops;
+    rkvi_device *checked = NULL;
+    const rkvi_device_host_settings hs = {.n_workers = m->n_workers ? m->n_workers : 1,
+                                          .delay_max_ns = m->delay_ns,
+                                          .delay_seed = m->seed,
+                                          .limits = m->limits};
+    const rkvi_device_sim_settings ss = {.order = RKVI_SIM_SEEDED, .seed = m->seed, .limits = m->limits};
+    rkvi_ops_best(&ops, NULL);
+    if (m->executor == FX_HOST)
+        fx_ok(rkvi_device_host_create(&hs, &ops, core), "device_host");
+    else
+        fx_ok(rkvi_device_sim_create(&ss, &ops, core), "device_sim");
+    watch_destroy(*core, m->executor == FX_HOST);
+    if (m->executor != FX_CHECK)
+        return *core;
+    const rkvi_device_check_settings cs = {.allow_pageable = m->limits.host_alloc_max_bytes != 0};
+    fx_ok(rkvi_device_check_create(*core, &cs, &checked), "device_check");
+    return checked;
+}
+
+rkv_status fx_try_open(fx *w, const fx_model *m)
+{
+    *w = (fx){.model = *m};
+    w->dev = make_device(m, &w->core);
+    w->model.params.kv_layers = w->model.layers;
+    w->model.params.sites = w->model.sites;
+    w->model.params.n_kv_layers = m->n_layers;
+    w->model.params.n_sites = m->n_sites;
+    const rkv_status s = rkvi_api_create_on(&w->model.params, w->dev, &w->cache);
+    if (s != RKV_OK) {
+        rkvi_dev_destroy(w->dev);
+        return s;
+    }
+    for (uint32_t i = 0; i < FX_SEQS; i++)
+        w->cells[i] = calloc(m->params.capacity_cells, sizeof *w->cells[i]);
+    return RKV_OK;
+}
+
+void fx_open(fx *w, const fx_model *m)
+{
+    fx_ok(fx_try_open(w, m), "create");
+}
+
+void fx_nothing_left(rkvi_device *core)
+{
+    rkvi_device_usage u;
+    rkvi_device_usage_get(core, &u);
+    assert_int_equal(u.device_bytes, 0);
+    assert_int_equal(u.registered_bytes, 0);
+    assert_int_equal(u.allocations, 0);
+    assert_int_equal(u.registrations, 0);
+    assert_int_equal(u.streams, 0);
+    assert_int_equal(u.events, 0);
+}
+
+/* --------------------------------------------------------------- the tensors */
+
+void fx_values(uint64_t tag, uint32_t layer, char what, uint32_t n, float *out)
+{
+    uint64_t r = tag * 0x9E3779B97F4A7C15u ^ (uint64_t)layer << 40 ^ (uint64_t)what << 48;
+    for (uint32_t i = 0; i < n; i += 8) {
+        const uint64_t x = fx_random(&r);
+        for (uint32_t j = i; j < i + 8 && j < n; j++)
+            out[j] = (float)(int8_t)(x >> 8 * (j - i)) / 64;
+    }
+}
+
+static void *keep(fx *w, size_t bytes)
+{
+    w->old = realloc(w->old, (w->n_old + 1) * sizeof *w->old);
+    return w->old[w->n_old++] = malloc(bytes ? bytes : 1);
+}
+
+/* Rows of a head lie together, with gaps; or all is dense. */
+static fx_tensor tensor_make(fx *w, uint32_t rows, uint32_t heads, uint32_t dim)
+{
+    fx_tensor x = {.rows = rows, .heads = heads, .dim = dim};
+    x.t.type = w->tensor_type ? w->tensor_type : RKV_TYPE_F32;
+    x.t.row_stride = w->is_strided ? dim + GAP : (int64_t)heads * dim;
+    x.t.head_stride = w->is_strided ? (int64_t)rows * (dim + GAP) + GAP : dim;
+    const uint64_t n = w->is_strided ? heads * (uint64_t)x.t.head_stride : (uint64_t)rows * heads * dim;
+    x.size_bytes = n * (x.t.type == RKV_TYPE_F32 ? 4 : 2);
+    x.bytes = keep(w, x.size_bytes);
+    memset(x.bytes, CANARY, x.size_bytes);
+    x.t.data = x.bytes;
+    return x;
+}
+
+static uint64_t offset_of(const fx_tensor *x, uint32_t row, uint32_t head)
+{
+    return row * (uint64_t)x->t.row_stride + head * (uint64_t)x->t.head_stride;
+}
+
+static void put(fx_tensor *x, uint32_t row, const float *values)
+{
+    for (uint32_t h = 0; h < x->heads; h++)
+        for (uint32_t i = 0; i < x->dim; i++) {
+            const uint64_t at = offset_of(x, row, h) + i;
+            const float f = values[h * x->dim + i];
+            if (x->t.type == RKV_TYPE_F32)
+                ((float *)x->t.data)[at] = f;
+            else
+                ((uint16_t *)x->t.data)[at] = x->t.type == RKV_TYPE_F16 ? rkvi_f32_to_f16(f) : rkvi_f32_to_bf16(f);
+        }
+}
+
+static float get(const fx_tensor *x, uint32_t row, uint32_t head, uint32_t i)
+{
+    const uint64_t at = offset_of(x, row, head) + i;
+    if (x->t.type == RKV_TYPE_F32)
+        return ((const float *)x->t.data)[at];
+    const uint16_t u = ((const uint16_t *)x->t.data)[at];
+    return x->t.type == RKV_TYPE_F16 ? rkvi_f16_to_f32(u) : rkvi_bf16_to_f32(u);
+}
+
+float fx_out(const fx *w, uint32_t site, uint32_t row, uint32_t head, uint32_t i)
+{
+    return get(&w->out[site], row, head, i);
+}
+
+/* Bytes between the rows of a strided output are as they were. */
+static void check_canaries(const fx_tensor *x)
+{
+    const uint64_t size = x->t.type == RKV_TYPE_F32 ? 4 : 2;
+    bool *used = calloc(x->size_bytes + 1, sizeof *used);
+    for (uint32_t r = 0; r < x->rows; r++)
+        for (uint32_t h = 0; h < x->heads; h++)
+            memset(used + offset_of(x, r, h) * size, 1, x->dim * size);
+    for (uint64_t i = 0; i < x->size_bytes; i++)
+        if (!used[i] && x->bytes[i] != CANARY)
+            fail_msg("byte %llu of an output was written over", (unsigned long long)i);
+    free(used);
+}
+
+/* ------------------------------------------------------------------ the step */
+
+static void to_public(const fx_entry *e, rkv_batch_entry *b)
+{
+    *b = (rkv_batch_entry){.struct_size = sizeof *b,
+                           .sequence = e->seq,
+                           .n_rows = e->rows,
+                           .n_new_cells = e->is_query ? 0 : e->rows,
+                           .regime = e->regime,
+                           .positions = e->positions,
+                           .visible = e->visible};
+}
+
+static int64_t row_position(const fx *w, const fx_entry *e, uint32_t row)
+{
+    const uint64_t n = w->n_cells[e->seq];
+    if (e->positions)
+        return e->positions[row];
+    if (e->is_query)
+        return w->cells[e->seq][n - e->rows + row].pos;
+    return (n ? w->cells[e->seq][n - 1].pos + 1 : 0) + row;
+}
+
+rkv_status fx_begin(fx *w, const fx_entry *entries, uint32_t n)
+{
+    rkv_batch_entry e[FX_SEQS];
+    w->n_entries = n;
+    w->n_rows = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        w->entries[i] = entries[i];
+        to_public(&entries[i], &e[i]);
+        for (uint32_t r = 0; r < entries[i].rows; r++, w->n_rows++) {
+            w->row_pos[w->n_rows] = row_position(w, &entries[i], r);
+            w->row_visible[w->n_rows] =
+                entries[i].visible ? entries[i].visible[r] : (rkv_pos_range){0, RKV_POS_END};
+        }
+    }
+    const rkv_batch b = {.struct_size = sizeof b, .n_entries = n, .entries = e};
+    return rkv_step_begin(w->cache, &b);
+}
+
+static bool is_first_site(const fx *w, uint32_t site)
+{
+    for (uint32_t i = 0; i < site; i++)
+        if (w->model.sites[i].kv_layer == w->model.sites[site].kv_layer)
+            return false;
+    return true;
+}
+
+static void fill_site(fx *w, uint32_t site)
+{
+    const rkv_site_params *sp = &w->model.sites[site];
+    const rkv_kv_layer_params *lp = &w->model.layers[sp->kv_layer];
+    const uint32_t dv = lp->head_dim_v ? lp->head_dim_v : lp->head_dim_k;
+    uint32_t n_new = 0, row = 0, cell = 0;
+    float *x = malloc(sizeof(float) * 64 * 1024);
+    for (uint32_t i = 0; i < w->n_entries; i++)
+        n_new += w->entries[i].is_query ? 0 : w->entries[i].rows;
+    w->q[site] = tensor_make(w, w->n_rows, sp->n_q_heads, lp->head_dim_k);
+    w->k[site] = tensor_make(w, n_new, lp->n_kv_heads, lp->head_dim_k);
+    w->v[site] = tensor_make(w, n_new, lp->n_kv_heads, dv);
+    w->out[site] = tensor_make(w, w->n_rows, sp->n_q_heads, dv);
+    w->lse[site] = keep(w, sizeof(float) * w->n_rows * sp->n_q_heads);
+    for (uint32_t i = 0; i < w->n_entries; i++)
+        for (uint32_t r = 0; r < w->entries[i].rows; r++, row++) {
+            const uint64_t tag = w->entries[i].tag + r;
+            fx_values(tag, site, 'q', sp->n_q_heads * lp->head_dim_k, x);
+            put(&w->q[site], row, x);
+            if (w->entries[i].is_query)
+                continue;
+            fx_values(tag, sp->kv_layer, 'k', lp->n_kv_heads * lp->head_dim_k, x);
+            put(&w->k[site], cell, x);
+            fx_values(tag, sp->kv_layer, 'v', lp->n_kv_heads * dv, x);
+            put(&w->v[site], cell++, x);
+        }
+    w->site_sinks[site] = NULL;
+    if (w->model.sinks[site]) {
+        w->site_sinks[site] = keep(w, sizeof(float) * sp->n_q_heads);
+        fx_values(site, 0, 's', sp->n_q_heads, w->site_sinks[site]);
+    }
+    free(x);
+}
+
+rkv_status fx_attend(fx *w, uint32_t site)
+{
+    fill_site(w, site);
+    const bool stores = is_first_site(w, site) && w->k[site].rows > 0;
+    rkv_attend_params p = {.struct_size = sizeof p,
+                           .site = site,
+                           .q = w->q[site].t,
+                           .out = w->out[site].t,
+                           .lse = w->lse[site],
+                           .sinks = w->site_sinks[site]};
+    if (stores) {
+        p.k = w->k[site].t;
+        p.v = w->v[site].t;
+    }
+    return rkv_step_attend(w->cache, &p, w->stream);
+}
+
+rkv_status fx_end(fx *w, const fx_entry *next, uint32_t n_next)
+{
+    rkv_batch_entry e[FX_SEQS];
+    for (uint32_t i = 0; i < n_next; i++)
+        to_public(&next[i], &e[i]);
+    const rkv_batch b = {.struct_size = sizeof b, .n_entries = n_next, .entries = e};
+    const rkv_status s = rkv_step_end(w->cache, n_next ? &b : NULL, w->stream);
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < w->n_entries && s == RKV_OK; i++)
+        for (uint32_t r = 0; r < w->entries[i].rows; r++, row++)
+            if (!w->entries[i].is_query)
+                w->cells[w->entries[i].seq][w->n_cells[w->entries[i].seq]++] =
+                    (fx_cell){w->entries[i].tag + r, w->row_pos[row]};
+    return s;
+}
+
+rkv_status fx_abort(fx *w)
+{
+    return rkv_step_abort(w->cache);
+}
+
+rkv_status fx_sync(fx *w)
+{
+    const rkv_status s = rkv_host_stream_sync(w->cache, w->stream);
+    for (uint32_t i = 0; i < w->model.n_sites && s == RKV_OK; i++)
+        if (w->is_strided && w->out[i].bytes)
+            check_canaries(&w->out[i]);
+    return s;
+}
+
+/* Buffers of earlier steps go once the stream has come to its end. */
+static void drop_old(fx *w)
+{
+    for (uint32_t i = 0; i < w->n_old; i++)
+        free(w->old[i]);
+    w->n_old = 0;
+    memset(w->out, 0, sizeof w->out);
+}
+
+void fx_step(fx *w, const fx_entry *entries, uint32_t n)
+{
+    drop_old(w);
+    fx_ok(fx_begin(w, entries, n), "begin");
+    for (uint32_t site = 0; site < w->model.n_sites; site++)
+        fx_ok(fx_attend(w, site), "attend");
+    fx_ok(fx_end(w, NULL, 0), "end");
+    fx_ok(fx_sync(w), "sync");
+}
+
+void fx_append(fx *w, uint32_t seq, uint32_t rows, uint32_t regime, uint64_t tag)
+{
+    for (uint32_t done = 0; done < rows;) {
+        const uint32_t most = w->model.params.max_rows, left = rows - done;
+        const fx_entry e = {
+            .seq = seq, .rows = left < most ? left : most, .regime = regime, .tag = tag + done};
+        fx_step(w, &e, 1);
+        done += e.rows;
+    }
+}
+
+void fx_truncate(fx *w, uint32_t seq, uint64_t n_cells)
+{
+    const int64_t from = n_cells ? w->cells[seq][n_cells - 1].pos + 1 : 0;
+    fx_ok(rkv_sequence_remove(w->cache, seq, from, RKV_POS_END), "remove");
+    w->n_cells[seq] = n_cells;
+}
+
+void fx_clear(fx *w, uint32_t seq)
+{
+    fx_ok(rkv_sequence_clear(w->cache, seq), "clear");
+    w->n_cells[seq] = 0;
+}
+
+void fx_close(fx *w)
+{
+    if (w->cache && w->model.executor == FX_CHECK && rkvi_device_check_count(w->dev))
+        fail_msg("device_check: %s", rkvi_device_check_report(w->dev, 0)->text);
+    rkv_cache_destroy(w->cache);
+    drop_old(w);
+    free(w->old);
+    for (uint32_t i = 0; i < FX_SEQS; i++)
+        free(w->cells[i]);
+    *w = (fx){0};
+}
+
+/* ------------------------------------------------------------------- asking */
+
+rkv_cache_stats fx_stats(const fx *w)
+{
+    rkv_cache_stats s = {.struct_size = sizeof s};
+    fx_ok(rkv_cache_stats_get(w->cache, &s), "stats");
+    return s;
+}
+
+rkv_kv_layer_info fx_layer(const fx *w, uint32_t layer)
+{
+    rkv_kv_layer_info i = {.struct_size = sizeof i};
+    fx_ok(rkv_kv_layer_info_get(w->cache, layer, &i), "layer info");
+    return i;
+}
+
+bool fx_same(const fx *a, const fx *b)
+{
+    assert_int_equal(a->n_rows, b->n_rows);
+    for (uint32_t s = 0; s < a->model.n_sites; s++) {
+        assert_int_equal(a->out[s].size_bytes, b->out[s].size_bytes);
+        if (memcmp(a->out[s].bytes, b->out[s].bytes, a->out[s].size_bytes) != 0 ||
+            memcmp(a->lse[s], b->lse[s], sizeof(float) * a->n_rows * a->model.sites[s].n_q_heads) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void feed(fx *w, uint32_t seq, const fx_cell *cells, uint64_t n)
+{
+    int64_t *pos = calloc(n + 1, sizeof *pos);
+    for (uint64_t i = 0, rows; i < n; i += rows) {
+        for (rows = 0; i + rows < n && rows < w->model.params.max_rows; rows++) {
+            if (rows && cells[i + rows].tag != cells[i].tag + rows)
+                break;
+            pos[rows] = cells[i + rows].pos;
+        }
+        const fx_entry e = {.seq = seq, .rows = (uint32_t)rows, .regime = RKV_REGIME_PREFILL,
+                            .tag = cells[i].tag, .positions = pos};
+        fx_step(w, &e, 1);
+    }
+    free(pos);
+}
+
+void fx_compare_fresh(fx *w, uint32_t seq, uint32_t rows)
+{
+    fx f;
+    fx_model m = w->model;
+    int64_t pos[16];
+    const uint64_t n = w->n_cells[seq];
+    for (uint32_t l = 0; l < m.n_layers; l++)
+        m.layers[l].resident_cells = RKV_RESIDENT_ALL;
+    m.executor = FX_HOST;
+    m.delay_ns = 0;
+    m.limits = (rkvi_device_limits){0};
+    fx_open(&f, &m);
+    feed(&f, seq, w->cells[seq], n);
+    rows = n < rows ? (uint32_t)n : rows;
+    for (uint32_t r = 0; r < rows; r++)
+        pos[r] = w->cells[seq][n - rows + r].pos;
+    const fx_entry e = {.seq = seq, .rows = rows, .is_query = true, .regime = RKV_REGIME_DECODE,
+                        .tag = 77777, .positions = pos};
+    fx_step(w, &e, 1);
+    fx_step(&f, &e, 1);
+    assert_true(fx_same(w, &f));
+    fx_close(&f);
+}

@@ -1,0 +1,779 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Plans of random batches against an oracle, launch by launch: which leaves
+ * are computed when and from which address, where their partials lie, and what
+ * the merges make of them.
+ */
+#include "core_config.h"
+#include "plan.h"
+
+#define ok(call) assert_int_equal(call, RKV_OK)
+#define RING_ADDR ((uint64_t)1 << 50)
+#define MIRROR_ADDR ((uint64_t)1 << 52)
+
+typedef struct world {
+    core_params params;
+    rkvi_config cfg;
+    rkvi_tiles tiles;
+    rkvi_seq *seqs;
+    uint32_t *n_old; /* cells of each sequence before the batch */
+    rkvi_batch batch;
+    rkvi_ring ring;
+    rkvi_plan plan;
+    rkvi_plan_view view;
+    rkvi_mirror mirror;
+    uint64_t n_segments;
+    bool full;
+} world;
+
+static world w;
+
+/* ------------------------------------------------------------------- making */
+
+static void make_params(void)
+{
+    rkv_cache_params *p = &w.params.p;
+    core_params_init(&w.params, true);
+    p->tile_cells = 16u << below(one_in(3) ? 6 : 3);
+    p->n_sequences = one_in(3) ? between(20, 60) : between(1, 6);
+    w.full = one_in(3); /* long sequences, many rows */
+    p->capacity_cells = (uint64_t)p->tile_cells * between(1, w.full ? 1500 : one_in(3) ? 300 : 60);
+    p->max_rows = w.full ? 16 * p->n_sequences : one_in(3) ? between(1, 20) : between(20, 700);
+    p->mode = one_in(6) ? RKV_MODE_OP_LEVEL : RKV_MODE_RING;
+    const uint64_t largest = core_largest_bytes(&w.params);
+    p->ring_bytes = largest * (one_in(3) ? 1 : between(1, 20)) + (one_in(2) ? 0 : largest / 2);
+    p->copy_bytes = one_in(2) ? 0 : largest * between(1, 8) + below(largest);
+}
+
+static void open_world(void)
+{
+    core_config_init(&w.params, &w.cfg);
+    const rkvi_config *c = &w.cfg;
+    ok(rkvi_tiles_init(&w.tiles, (uint32_t)c->capacity_tiles, c->n_layers));
+    w.seqs = calloc(c->n_sequences, sizeof *w.seqs);
+    w.n_old = calloc(c->n_sequences, sizeof *w.n_old);
+    w.batch.entries = calloc(c->n_sequences, sizeof *w.batch.entries);
+    w.batch.rows = calloc(c->max_rows, sizeof *w.batch.rows);
+    ok(rkvi_ring_init(&w.ring, c->ring_bytes ? c->ring_bytes : 1, c->copy_bytes ? c->copy_bytes : 1,
+                      c->ring_bytes ? 256 : 1, (uint32_t)(c->n_sites * c->capacity_tiles)));
+    ok(rkvi_plan_init(&w.plan, c));
+    w.mirror = (rkvi_mirror){.host = malloc(c->table_bytes), .device_addr = MIRROR_ADDR, .bytes = c->table_bytes};
+    assert_non_null(w.mirror.host);
+}
+
+static void make_world(void)
+{
+    memset(&w, 0, sizeof w);
+    make_params();
+    open_world();
+}
+
+static void free_world(void)
+{
+    for (uint32_t i = 0; i < w.cfg.n_sequences; i++)
+        rkvi_seq_free(&w.seqs[i]);
+    free(w.seqs);
+    free(w.n_old);
+    free(w.batch.entries);
+    free(w.batch.rows);
+    free(w.mirror.host);
+    rkvi_ring_free(&w.ring);
+    rkvi_plan_free(&w.plan);
+    rkvi_tiles_free(&w.tiles);
+    rkvi_config_free(&w.cfg);
+}
+
+/* Appends n cells where tiles and segments suffice. */
+static bool append(rkvi_seq *s, const rkvi_row *rows, uint32_t n)
+{
+    uint32_t need_tiles, need_segments, tiles[2048];
+    rkvi_seq_need(s, rows, n, w.cfg.tile_cells, &need_tiles, &need_segments);
+    if (need_tiles > w.tiles.n_free ||
+        w.n_segments + need_segments > w.cfg.capacity_tiles + RKVI_SEGMENTS_EXTRA)
+        return false;
+    for (uint32_t i = 0; i < need_tiles; i++)
+        tiles[i] = rkvi_tiles_take(&w.tiles);
+    ok(rkvi_seq_reserve(s, need_tiles, need_segments));
+    rkvi_seq_append(s, rows, n, w.cfg.tile_cells, tiles);
+    w.n_segments += need_segments;
+    return true;
+}
+
+static void next_rows(const rkvi_seq *s, rkvi_row *rows, uint32_t n, uint32_t gaps_one_in)
+{
+    int64_t pos = rkvi_seq_pos_end(s);
+    for (uint32_t i = 0; i < n; i++) {
+        pos += gaps_one_in && one_in(gaps_one_in) ? between(1, 90) : 0;
+        rows[i] = (rkvi_row){.pos = pos++, .from = 0, .to = (int64_t)1 << 62};
+    }
+}
+
+/* Sequences of any length, long or short; some with many gaps. */
+static void fill_sequences(void)
+{
+    rkvi_row rows[1024];
+    const uint32_t gaps = one_in(2) ? 0 : between(1, 60);
+    const uint64_t fair = w.cfg.capacity_tiles * w.cfg.tile_cells / w.cfg.n_sequences;
+    for (uint32_t i = 0; i < w.cfg.n_sequences; i++) {
+        uint64_t left = w.full ? fair : one_in(5) ? 0 : one_in(3) ? fair * 3 : below(fair + 1);
+        while (left) {
+            const uint32_t n = left < 1024 ? (uint32_t)left : 1024;
+            next_rows(&w.seqs[i], rows, n, gaps);
+            if (!append(&w.seqs[i], rows, n))
+                break;
+            left -= n;
+        }
+        w.n_old[i] = (uint32_t)w.seqs[i].n_cells;
+    }
+}
+
+static void narrow(rkvi_row *row)
+{
+    row->from = below((uint64_t)row->pos + 20);
+    row->to = row->from + (one_in(4) ? 0 : below((uint64_t)row->pos + 20));
+}
+
+static void add_entry(uint32_t sequence, uint32_t n_rows)
+{
+    rkvi_batch *b = &w.batch;
+    rkvi_seq *s = &w.seqs[sequence];
+    rkvi_row *rows = b->rows + b->n_rows;
+    rkvi_batch_entry e = {.sequence = sequence, .row0 = b->n_rows, .n_rows = n_rows, .n_new = n_rows};
+    e.is_prefill = n_rows > RKV_DECODE_ROWS_MAX || (!w.full && one_in(6));
+    next_rows(s, rows, n_rows, one_in(4) ? 3 : 0);
+    if (one_in(6)) { /* a query alone, anywhere */
+        const int64_t end = rkvi_seq_pos_end(s);
+        e.n_new = 0;
+        for (uint32_t i = 0; i < n_rows; i++)
+            rows[i].pos = (i ? rows[i - 1].pos + 1 : (int64_t)below((uint64_t)end + 1)) + below(3);
+    } else if (!append(s, rows, n_rows)) {
+        return;
+    }
+    if (one_in(4))
+        for (uint32_t i = 0; i < n_rows; i++)
+            narrow(&rows[i]);
+    b->entries[b->n_entries++] = e;
+    b->n_rows += n_rows;
+}
+
+static void make_batch(void)
+{
+    const uint32_t first = below(w.cfg.n_sequences);
+    const bool wide = w.full || one_in(2); /* as many rows as there may be */
+    for (uint32_t i = 0; i < w.cfg.n_sequences; i++) {
+        const uint32_t left = w.cfg.max_rows - w.batch.n_rows;
+        uint32_t n = wide ? RKV_DECODE_ROWS_MAX : between(1, 4);
+        if (one_in(5) && !w.full)
+            n = between(1, w.cfg.max_rows);
+        if (left == 0)
+            break;
+        if (wide || !one_in(3))
+            add_entry((first + i) % w.cfg.n_sequences, n < left ? n : left);
+    }
+}
+
+static bool in_tail_by(uint32_t pattern, uint32_t i, uint32_t n)
+{
+    switch (pattern) {
+    case 0: return true;
+    case 1: return i >= n / 3;
+    case 2: return i % 2;
+    case 3: return i % 7 < 3;
+    case 4: return i < n / 2;
+    case 5: return false;
+    default: return one_in(2);
+    }
+}
+
+/* Any residency; tiles with new cells are on the device. */
+static void make_residency(void)
+{
+    uint64_t addr = (uint64_t)1 << 20;
+    for (uint32_t q = 0; q < w.cfg.n_sequences; q++)
+        for (uint32_t l = 0; l < w.cfg.n_layers; l++) {
+            const uint32_t pattern = below(7);
+            for (uint32_t t = 0; t < w.seqs[q].n_tiles; t++) {
+                rkvi_tile_layer *y = rkvi_tile_layer_at(&w.tiles, w.seqs[q].tiles[t], l);
+                const bool tail = w.cfg.layers[l].has_tail && in_tail_by(pattern, t, w.seqs[q].n_tiles) &&
+                                  t < w.n_old[q] / w.cfg.tile_cells;
+                y->state = tail ? RKVI_IN_TAIL : one_in(3) ? RKVI_IN_WINDOW : RKVI_ON_DEVICE;
+                y->device_addr = tail ? 0 : (addr += 256);
+                y->host_addr = tail ? (addr += 256) : 0;
+            }
+        }
+}
+
+static void make_plan(void)
+{
+    const uint64_t most = rkvi_ring_launch_bytes(&w.ring, w.cfg.largest_tile_layer_bytes);
+    w.view = (rkvi_plan_view){.cfg = &w.cfg,
+                              .tiles = &w.tiles,
+                              .seqs = w.seqs,
+                              .batch = &w.batch,
+                              .step = 1,
+                              .launch_base = 1,
+                              .launch_bytes = w.cfg.mode == RKV_MODE_OP_LEVEL ? 0 : most,
+                              .group_bytes = w.cfg.copy_bytes < most ? w.cfg.copy_bytes : most,
+                              .target_runs = one_in(2) ? between(1, 8) : between(8, 300)};
+    const uint32_t n = rkvi_plan_list(&w.plan, &w.view, rkvi_ring_new_items(&w.ring));
+    rkvi_ring_plan(&w.ring, n);
+    memset(w.mirror.host, 0xAA, w.mirror.bytes);
+    if (rkvi_plan_tables(&w.plan, &w.view, w.ring.items, RING_ADDR, w.ring.bytes, &w.mirror) != RKV_OK)
+        fail_msg("T %u, %u sequences, %llu tiles, %u entries, %u rows: %s", w.cfg.tile_cells, w.cfg.n_sequences,
+                 (unsigned long long)w.cfg.capacity_tiles, w.batch.n_entries, w.batch.n_rows, rkvi_error_text());
+    assert_true(w.plan.table_bytes <= w.mirror.bytes);
+}
+
+/* -------------------------------------------------------------- the oracle */
+
+static const void *table(uint64_t off)
+{
+    assert_true(off % 256 == 0 && off <= w.mirror.bytes);
+    return w.mirror.host + off;
+}
+
+/* One site as the oracle sees it. */
+typedef struct site_view {
+    uint32_t site, layer;
+    rkvi_site_mask mask;
+    const rkvi_plan_site *ps;
+    const rkvi_plan_launch *launches;
+    const rkvi_entry *entries;
+    const rkvi_span *spans;
+    const uint64_t *bases;
+    const rkvi_item *items;
+    const rkvi_merge_item *merges;
+    const rkvi_node *nodes;
+} site_view;
+
+static site_view view_site(uint32_t site)
+{
+    const rkvi_plan_site *ps = &w.plan.sites[site];
+    const uint32_t layer = w.cfg.sites[site].kv_layer;
+    const rkvi_plan_class *pc = &w.plan.classes[w.cfg.layers[layer].leaf_class];
+    return (site_view){.site = site,
+                       .layer = layer,
+                       .mask = w.cfg.sites[site].mask,
+                       .ps = ps,
+                       .launches = &w.plan.launches[ps->launch0],
+                       .entries = table(pc->entries_off),
+                       .spans = table(pc->spans_off),
+                       .bases = table(ps->bases_off),
+                       .items = table(ps->items_off),
+                       .merges = table(ps->merges_off),
+                       .nodes = table(ps->nodes_off)};
+}
+
+static const rkvi_seq *seq_of(uint32_t e)
+{
+    return &w.seqs[w.batch.entries[e].sequence];
+}
+
+/* Does one of rows [row, row + n) of the entry lie so that the hull of what
+ * they see touches the positions [pos, end)? */
+static bool hull_sees(const site_view *v, uint32_t e, uint32_t row, uint32_t n, int64_t pos, int64_t end)
+{
+    int64_t lo = INT64_MAX, hi = INT64_MIN;
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t a, z;
+        rkvi_visible(&w.batch.rows[w.batch.entries[e].row0 + row + i], v->mask, &a, &z);
+        if (a >= z)
+            continue;
+        lo = a < lo ? a : lo;
+        hi = z > hi ? z : hi;
+    }
+    return lo < hi && pos < hi && end > lo;
+}
+
+static bool leaf_seen(const site_view *v, uint32_t e, uint32_t row, uint32_t n, uint64_t leaf)
+{
+    const rkvi_span *s = &v->spans[v->entries[e].span0 + leaf];
+    return hull_sees(v, e, row, n, s->pos, s->pos + s->count);
+}
+
+static bool any_row_sees(const site_view *v, uint32_t e, uint64_t leaf)
+{
+    const rkvi_span *s = &v->spans[v->entries[e].span0 + leaf];
+    for (uint32_t i = 0; i < w.batch.entries[e].n_rows; i++) {
+        int64_t lo, hi;
+        uint32_t c0, c1;
+        rkvi_visible(&w.batch.rows[w.batch.entries[e].row0 + i], v->mask, &lo, &hi);
+        rkvi_span_visible(s, lo, hi, &c0, &c1);
+        if (c0 < c1)
+            return true;
+    }
+    return false;
+}
+
+static void tile_hull(const rkvi_seq *s, uint32_t t, int64_t *lo, int64_t *hi)
+{
+    *lo = INT64_MAX;
+    *hi = INT64_MIN;
+    for (uint32_t i = 0; i < s->n_segments; i++)
+        if (s->segments[i].tile_index == t) {
+            const int64_t end = s->segments[i].pos + s->segments[i].count;
+            *lo = s->segments[i].pos < *lo ? s->segments[i].pos : *lo;
+            *hi = end > *hi ? end : *hi;
+        }
+}
+
+/* The launch that must read each tile (UINT32_MAX: on the device, or unseen);
+ * checks list, order, launch sizes and bases on the way. */
+static void check_list(const site_view *v, uint32_t *tile_launch)
+{
+    const rkvi_ring_item *it = &w.ring.items[v->ps->list0], *end = it + v->ps->n_list;
+    const uint64_t last = v->ps->number0 + v->ps->n_launches - 1;
+    uint64_t in_launch = 0, launch = v->ps->number0, base = 0;
+    for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+        const rkvi_seq *s = seq_of(e);
+        assert_int_equal(v->entries[e].base0, base);
+        for (uint32_t t = 0; t < s->n_tiles; t++, base++) {
+            const rkvi_tile_layer *y = rkvi_tile_layer_at(&w.tiles, s->tiles[t], v->layer);
+            int64_t lo, hi;
+            tile_hull(s, t, &lo, &hi);
+            const bool seen = hull_sees(v, e, 0, w.batch.entries[e].n_rows, lo, hi);
+            tile_launch[base] = UINT32_MAX;
+            if (y->state != RKVI_IN_TAIL || !seen) {
+                assert_int_equal(v->bases[base], y->device_addr);
+                continue;
+            }
+            assert_true(it < end);
+            assert_int_equal(it->site, v->site);
+            assert_int_equal(it->serial, w.tiles.tiles[s->tiles[t]].serial);
+            assert_int_equal(v->bases[base], RING_ADDR + it->at % w.ring.bytes);
+            assert_true(it->launch == launch || it->launch == launch + 1);
+            in_launch = it->launch == launch ? in_launch + it->bytes : it->bytes;
+            assert_true(in_launch == it->bytes || in_launch <= w.view.launch_bytes);
+            launch = it->launch;
+            tile_launch[base] = (uint32_t)(launch - v->ps->number0);
+            it++;
+        }
+    }
+    assert_ptr_equal(it, end);
+    assert_int_equal(launch, last);
+    assert_int_equal(w.plan.n_bases, base);
+}
+
+/* All seen leaves within the smallest aligned block around [a, z) lie in it:
+ * so it is a node of the tree. */
+static bool is_node(const site_view *v, uint32_t e, uint64_t a, uint64_t z, const bool *has)
+{
+    uint32_t k = 0;
+    while (a >> k != (z - 1) >> k)
+        k++;
+    const uint64_t lo = a >> k << k, hi = lo + ((uint64_t)1 << k);
+    const uint64_t n = v->entries[e].n_spans;
+    for (uint64_t i = lo; i < hi && i < n; i++)
+        if (any_row_sees(v, e, i) && !has[i])
+            return false;
+    return true;
+}
+
+/* What a partial slot holds: leaves of one entry's row, as a node. */
+typedef struct slot {
+    bool live;
+    uint32_t entry, row;
+    uint64_t leaf0, node; /* node: index into the entry's list of nodes */
+} slot;
+
+typedef struct node {
+    uint32_t entry;
+    bool *has; /* [leaf] */
+    uint64_t first, end;
+} node;
+
+static slot *slots;
+static node *nodes;
+static uint64_t n_nodes, nodes_room;
+
+static node *new_node(const site_view *v, uint32_t e)
+{
+    if (n_nodes == nodes_room) {
+        nodes_room = 2 * nodes_room + 64;
+        nodes = realloc(nodes, nodes_room * sizeof *nodes);
+        assert_non_null(nodes);
+    }
+    nodes[n_nodes] = (node){.entry = e, .has = calloc(v->entries[e].n_spans + 1, 1), .first = UINT64_MAX};
+    return &nodes[n_nodes++];
+}
+
+static void put_node(uint64_t at, uint32_t e, uint32_t n_rows, uint64_t leaf0)
+{
+    for (uint32_t r = 0; r < n_rows; r++) {
+        assert_true(at + r >= w.cfg.max_rows && at + r < w.cfg.partial_slots);
+        assert_false(slots[at + r].live);
+        slots[at + r] = (slot){.live = true, .entry = e, .row = r, .leaf0 = leaf0, .node = n_nodes - 1};
+    }
+}
+
+/* Leaves of an item come from where they lie during this launch. */
+static void check_sources(const site_view *v, const rkvi_item *it, uint32_t g, const uint32_t *tile_launch)
+{
+    assert_true(it->leaf0 < it->leaf1 && it->leaf1 <= v->entries[it->entry].n_spans);
+    for (uint64_t i = it->leaf0; i < it->leaf1; i++) {
+        const rkvi_span *s = &v->spans[v->entries[it->entry].span0 + i];
+        const uint64_t base = v->entries[it->entry].base0 + s->tile;
+        assert_true(v->bases[base] != 0);
+        assert_true(tile_launch[base] == UINT32_MAX || tile_launch[base] == g);
+    }
+}
+
+static void run_decode(const site_view *v, const rkvi_item *it, bool *const *done)
+{
+    const uint32_t e = it->entry;
+    assert_false(w.batch.entries[e].is_prefill);
+    assert_int_equal(it->row, 0);
+    assert_int_equal(it->n_rows, w.batch.entries[e].n_rows);
+    node *n = new_node(v, e);
+    n->first = it->leaf0;
+    n->end = it->leaf1;
+    for (uint64_t i = it->leaf0; i < it->leaf1; i++) {
+        assert_false(done[e][i]);
+        done[e][i] = n->has[i] = true;
+    }
+    assert_true(is_node(v, e, it->leaf0, it->leaf1, n->has));
+    put_node(it->slot, e, it->n_rows, it->leaf0);
+}
+
+/* Progress of one block of prefill rows. */
+typedef struct block {
+    uint64_t next; /* leaf */
+    uint32_t launch;
+    bool begun;
+} block;
+
+static void run_prefill(const site_view *v, const rkvi_item *it, uint32_t g, block *b)
+{
+    const rkvi_batch_entry *be = &w.batch.entries[it->entry];
+    assert_true(be->is_prefill);
+    assert_int_equal(it->row % RKVI_PREFILL_ROWS, 0);
+    assert_int_equal(it->n_rows, be->n_rows - it->row < RKVI_PREFILL_ROWS ? be->n_rows - it->row : RKVI_PREFILL_ROWS);
+    assert_int_equal(it->slot, be->row0 + it->row);
+    assert_int_equal((it->flags & RKVI_ITEM_FIRST) != 0, !b->begun);
+    assert_true(!b->begun || (b->launch < g && b->next == it->leaf0));
+    if (!b->begun)
+        for (uint64_t i = 0; i < it->leaf0; i++)
+            assert_false(leaf_seen(v, it->entry, it->row, it->n_rows, i));
+    *b = (block){.next = it->leaf1, .launch = g, .begun = true};
+}
+
+/* Reads of all merges of a launch come with its writes: they are parallel. */
+static void take_node(const site_view *v, const rkvi_merge_item *m, const rkvi_node *nd, node *into)
+{
+    const slot *s = &slots[nd->slot];
+    const node *from = &nodes[s->node];
+    for (uint32_t r = 0; r < m->n_rows; r++) {
+        slot *p = &slots[nd->slot + r];
+        assert_true(p->live && p->entry == m->entry && p->row == r && p->leaf0 == nd->leaf0);
+        assert_int_equal(p->node, s->node);
+    }
+    assert_true(into->first == UINT64_MAX || nd->leaf0 >= into->end);
+    into->first = into->first == UINT64_MAX ? nd->leaf0 : into->first;
+    into->end = from->end;
+    for (uint64_t i = 0; i < v->entries[m->entry].n_spans; i++)
+        into->has[i] = into->has[i] || from->has[i];
+}
+
+static void kill(uint64_t at, uint32_t n)
+{
+    for (uint32_t r = 0; r < n; r++)
+        slots[at + r].live = false;
+}
+
+static void run_merges(const site_view *v, const rkvi_plan_launch *l)
+{
+    for (uint64_t i = l->merge0; i < l->merge0 + l->n_merge; i++) {
+        const rkvi_merge_item *m = &v->merges[i];
+        node *into = new_node(v, m->entry);
+        const uint64_t index = n_nodes - 1;
+        assert_int_equal(m->row, 0);
+        assert_int_equal(m->n_rows, w.batch.entries[m->entry].n_rows);
+        assert_true(m->n_nodes > 0 && m->dst != RKVI_TO_OUT);
+        for (uint32_t k = 0; k < m->n_nodes; k++)
+            take_node(v, m, &v->nodes[m->node0 + k], into);
+        assert_true(is_node(v, m->entry, nodes[index].first, nodes[index].end, nodes[index].has));
+        put_node(m->dst, m->entry, m->n_rows, nodes[index].first);
+    }
+    for (uint64_t i = l->merge0; i < l->merge0 + l->n_merge; i++)
+        for (uint32_t k = 0; k < v->merges[i].n_nodes; k++)
+            kill(v->nodes[v->merges[i].node0 + k].slot, v->merges[i].n_rows);
+}
+
+static void check_decode_output(const site_view *v, const rkvi_merge_item *m)
+{
+    node *all = new_node(v, m->entry);
+    for (uint32_t k = 0; k < m->n_nodes; k++)
+        take_node(v, m, &v->nodes[m->node0 + k], all);
+    for (uint64_t i = 0; i < v->entries[m->entry].n_spans; i++)
+        if (any_row_sees(v, m->entry, i))
+            assert_true(all->has[i]);
+    for (uint32_t k = 0; k < m->n_nodes; k++)
+        kill(v->nodes[m->node0 + k].slot, m->n_rows);
+}
+
+static void check_prefill_output(const site_view *v, const rkvi_merge_item *m, const block *b)
+{
+    const uint64_t n = v->entries[m->entry].n_spans;
+    assert_int_equal(m->row % RKVI_PREFILL_ROWS, 0);
+    assert_int_equal(m->n_nodes, b->begun);
+    for (uint64_t i = b->begun ? b->next : 0; i < n; i++)
+        assert_false(leaf_seen(v, m->entry, m->row, m->n_rows, i));
+    if (b->begun)
+        assert_int_equal(v->nodes[m->node0].slot, w.batch.entries[m->entry].row0 + m->row);
+}
+
+/* Every row to the output once; no partial is left over. */
+static void check_output(const site_view *v, block *const *blocks)
+{
+    uint32_t *rows = calloc(w.batch.n_rows, sizeof *rows);
+    for (uint64_t i = v->ps->merge0; i < v->ps->merge0 + v->ps->n_merge; i++) {
+        const rkvi_merge_item *m = &v->merges[i];
+        const rkvi_batch_entry *be = &w.batch.entries[m->entry];
+        assert_true(m->dst == RKVI_TO_OUT);
+        assert_true(m->row + m->n_rows <= be->n_rows);
+        for (uint32_t r = 0; r < m->n_rows; r++)
+            rows[be->row0 + m->row + r]++;
+        if (be->is_prefill)
+            check_prefill_output(v, m, &blocks[m->entry][m->row / RKVI_PREFILL_ROWS]);
+        else
+            check_decode_output(v, m);
+    }
+    for (uint32_t r = 0; r < w.batch.n_rows; r++)
+        assert_int_equal(rows[r], 1);
+    for (uint64_t s = 0; s < w.cfg.partial_slots; s++)
+        assert_false(slots[s].live);
+    free(rows);
+}
+
+static void check_site(const site_view *v)
+{
+    uint32_t *tile_launch = calloc(w.plan.n_bases + 1, sizeof *tile_launch);
+    bool **done = calloc(w.batch.n_entries, sizeof *done);
+    block **blocks = calloc(w.batch.n_entries, sizeof *blocks);
+    slots = calloc(w.cfg.partial_slots, sizeof *slots);
+    for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+        done[e] = calloc(v->entries[e].n_spans + 1, 1);
+        blocks[e] = calloc(w.batch.entries[e].n_rows / RKVI_PREFILL_ROWS + 1, sizeof **blocks);
+    }
+    check_list(v, tile_launch);
+    for (uint32_t g = 0; g < v->ps->n_launches; g++) {
+        const rkvi_plan_launch *l = &v->launches[g];
+        for (uint64_t i = l->decode0; i < l->decode0 + l->n_decode; i++) {
+            check_sources(v, &v->items[i], g, tile_launch);
+            run_decode(v, &v->items[i], done);
+        }
+        for (uint64_t i = l->prefill0; i < l->prefill0 + l->n_prefill; i++) {
+            const rkvi_item *it = &v->items[i];
+            check_sources(v, it, g, tile_launch);
+            run_prefill(v, it, g, &blocks[it->entry][it->row / RKVI_PREFILL_ROWS]);
+        }
+        run_merges(v, l);
+    }
+    check_output(v, blocks);
+    for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+        free(done[e]);
+        free(blocks[e]);
+    }
+    for (uint64_t i = 0; i < n_nodes; i++)
+        free(nodes[i].has);
+    n_nodes = 0;
+    free(done);
+    free(blocks);
+    free(slots);
+    free(tile_launch);
+}
+
+/* New cells lie at the sequences' ends; tiles opened and not filled are listed. */
+static void check_cells(void)
+{
+    const rkvi_new_cell *c = table(w.plan.cells_off);
+    const uint64_t *open = table(w.plan.open_off);
+    uint64_t n = 0, n_open = 0, base = 0;
+    for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+        const uint32_t n_new = w.batch.entries[e].n_new, t = w.cfg.tile_cells;
+        const uint64_t old = seq_of(e)->n_cells - n_new;
+        for (uint64_t i = old; i < old + n_new; i++, n++) {
+            assert_int_equal(c[n].base, base + i / t);
+            assert_int_equal(c[n].cell, i % t);
+            assert_int_equal(c[n].row, n);
+        }
+        const uint64_t end = old + n_new;
+        if (n_new && end % t && old <= end / t * t)
+            assert_int_equal(open[n_open++], base + end / t);
+        base += seq_of(e)->n_tiles;
+    }
+    assert_int_equal(w.plan.n_new_cells, n);
+    assert_int_equal(w.plan.n_open, n_open);
+}
+
+static void check_rows_and_entries(void)
+{
+    assert_memory_equal(table(w.plan.rows_off), w.batch.rows, w.batch.n_rows * sizeof(rkvi_row));
+    for (uint32_t c = 0; c < w.cfg.n_leaf_classes; c++) {
+        const rkvi_entry *en = table(w.plan.classes[c].entries_off);
+        const rkvi_span *all = table(w.plan.classes[c].spans_off);
+        for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+            const uint64_t n = rkvi_seq_n_leaves(seq_of(e), w.cfg.leaf_cells[c]);
+            rkvi_span *spans = calloc(n + 1, sizeof *spans);
+            rkvi_seq_spans(seq_of(e), w.cfg.leaf_cells[c], spans);
+            assert_int_equal(en[e].n_spans, n);
+            assert_int_equal(en[e].row0, w.batch.entries[e].row0);
+            assert_int_equal(en[e].n_rows, w.batch.entries[e].n_rows);
+            assert_memory_equal(all + en[e].span0, spans, n * sizeof *spans);
+            free(spans);
+        }
+    }
+}
+
+static void check_all(void)
+{
+    check_rows_and_entries();
+    check_cells();
+    for (uint32_t site = 0; site < w.cfg.n_sites; site++) {
+        const site_view v = view_site(site);
+        check_site(&v);
+    }
+}
+
+static void count(uint64_t *sites, uint64_t *launches, uint64_t *compactions)
+{
+    *sites += w.cfg.n_sites;
+    *launches += w.plan.n_launches;
+    for (uint32_t g = 0; g < w.plan.n_launches; g++)
+        *compactions += w.plan.launches[g].n_merge > 0;
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    start_random();
+    uint64_t launches = 0, compactions = 0, sites = 0;
+    for (uint32_t round = 0; round < rounds(60, 60); round++) {
+        make_world();
+        fill_sequences();
+        make_batch();
+        if (w.batch.n_entries) {
+            make_residency();
+            make_plan();
+            check_all();
+            count(&sites, &launches, &compactions);
+        }
+        free_world();
+    }
+    print_message("%llu sites, %llu launches, %llu compactions\n", (unsigned long long)sites,
+                  (unsigned long long)launches, (unsigned long long)compactions);
+    assert_true(launches > sites && compactions > 0);
+    free(nodes);
+    nodes = NULL;
+    nodes_room = 0;
+}
+
+/* One sequence of n_tiles, all but its last tile in the tail, and one entry of n_rows. */
+static void make_one(uint32_t n_tiles, uint32_t n_rows, bool is_prefill)
+{
+    rkvi_row rows[16];
+    open_world();
+    while (w.seqs[0].n_tiles < n_tiles) {
+        next_rows(&w.seqs[0], rows, 16, 0);
+        assert_true(append(&w.seqs[0], rows, 16));
+    }
+    next_rows(&w.seqs[0], w.batch.rows, n_rows, 0);
+    assert_true(append(&w.seqs[0], w.batch.rows, n_rows));
+    w.batch.n_rows = n_rows;
+    w.batch.n_entries = 1;
+    w.batch.entries[0] = (rkvi_batch_entry){.n_rows = n_rows, .n_new = n_rows, .is_prefill = is_prefill};
+    for (uint32_t t = 0; t < w.seqs[0].n_tiles; t++)
+        for (uint32_t l = 0; l < w.cfg.n_layers; l++) {
+            rkvi_tile_layer *y = rkvi_tile_layer_at(&w.tiles, w.seqs[0].tiles[t], l);
+            y->state = t < n_tiles - 1 ? RKVI_IN_TAIL : RKVI_ON_DEVICE;
+            y->device_addr = t < n_tiles - 1 ? 0 : 256 * (t + 1);
+        }
+    make_plan();
+}
+
+static void simple_params(uint32_t n_sites)
+{
+    memset(&w, 0, sizeof w);
+    core_params_init(&w.params, false);
+    w.params.p.n_kv_layers = 1;
+    w.params.p.n_sites = n_sites;
+    for (uint32_t i = 0; i < n_sites; i++)
+        w.params.sites[i] = (rkv_site_params){.struct_size = sizeof w.params.sites[i], .n_q_heads = 4};
+    w.params.p.tile_cells = 16;
+    w.params.p.n_sequences = 1;
+}
+
+/* A copy that holds a little less than two tile-layers: a launch for each. */
+static void test_most_launches(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        simple_params(1);
+        const uint64_t bytes = core_largest_bytes(&w.params);
+        w.params.p.capacity_cells = 16 * 1600;
+        w.params.p.max_rows = 700;
+        w.params.p.ring_bytes = i % 2 ? bytes * 20 : bytes * 3;
+        w.params.p.copy_bytes = i % 2 ? bytes * 2 - 256 : bytes * 3;
+        make_one(1550, i < 2 ? 700 : 16, i < 2);
+        assert_int_equal(w.plan.sites[0].n_launches, 1549);
+        check_all();
+        free_world();
+    }
+}
+
+/* Sites alike share their work; other masks have their own. */
+static void test_shared_items(void **state)
+{
+    (void)state;
+    simple_params(4);
+    w.params.sites[2].mask = RKV_MASK_SLIDING;
+    w.params.sites[2].mask_width = 40;
+    w.params.p.capacity_cells = 16 * 40;
+    w.params.p.ring_bytes = 6 * core_largest_bytes(&w.params);
+    make_one(30, 1, false);
+    check_all();
+    const rkvi_plan_site *s = w.plan.sites;
+    assert_int_equal(s[1].items_off, s[0].items_off);
+    assert_int_equal(s[1].merges_off, s[0].merges_off);
+    assert_true(s[2].items_off != s[0].items_off);
+    assert_int_equal(s[3].items_off, s[0].items_off);
+    assert_int_equal(s[2].n_list, 2);
+    assert_int_equal(s[3].n_list, 29);
+    assert_true(s[1].bases_off != s[0].bases_off); /* other slots */
+    free_world();
+}
+
+static void test_range(void **state)
+{
+    (void)state;
+    rkvi_row rows[3] = {{.pos = 100, .from = 0, .to = 1000}, {.pos = 300, .from = 0, .to = 250}, {.pos = 500, .from = 7, .to = 7}};
+    const rkvi_batch b = {.rows = rows, .n_rows = 3, .n_entries = 1};
+    rkvi_batch_entry e = {.n_rows = 2};
+    int64_t lo, hi;
+    rkvi_plan_range(&b, &e, (rkvi_site_mask){.kind = RKV_MASK_SLIDING, .width = 60}, &lo, &hi);
+    assert_int_equal(lo, 41);
+    assert_int_equal(hi, 250);
+    e.n_rows = 1;
+    rkvi_plan_range(&b, &e, (rkvi_site_mask){.kind = RKV_MASK_CHUNKED, .width = 64}, &lo, &hi);
+    assert_int_equal(lo, 64);
+    assert_int_equal(hi, 101);
+    e.row0 = 2; /* nothing, wherever it lies */
+    rkvi_plan_range(&b, &e, (rkvi_site_mask){.kind = RKV_MASK_CAUSAL}, &lo, &hi);
+    assert_true(lo >= hi);
+    e.row0 = 0;
+    e.n_rows = 3;
+    rkvi_plan_range(&b, &e, (rkvi_site_mask){.kind = RKV_MASK_CAUSAL}, &lo, &hi);
+    assert_int_equal(lo, 0);
+    assert_int_equal(hi, 250);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_range),
+        cmocka_unit_test(test_shared_items),
+        cmocka_unit_test(test_most_launches),
+        cmocka_unit_test(test_random),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
