@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS_DEFAULT 32u
+#define STEPS_SIM 32u
+#define STEPS_HOST 16u
 #define WARM_STEPS 8u
 #define WINDOW_TILES 16u
 
@@ -30,7 +31,7 @@ static const char help[] =
     "  --sites N --every K --kv-heads H --head-dim D\n"
     "                       of the custom shape: each Kth of N sites streams;\n"
     "                       H * D is a multiple of 512\n"
-    "  --compute-ms X       compute of a step\n"
+    "  --compute-ms X       compute of a step (the shape's; host: twice that)\n"
     "  --head-share X       the part of it after the last attention, 0 to 0.9 (0)\n"
     "  --jitter X           sites differ in compute by up to this part, 0 to 0.9 (0)\n"
     "  --link-gbs X         link bandwidth between copies (55.8; host: 5.58)\n"
@@ -40,7 +41,7 @@ static const char help[] =
     "  --points A,B,...     tail time over compute, ascending\n"
     "                       (0.25,0.5,0.75,0.9,1,1.1,1.5,2,4,8)\n"
     "  --wait               the host waits for each step before it begins the next\n"
-    "  --steps N            measured steps a point (32)\n"
+    "  --steps N            measured steps a point (32; host: 16)\n"
     "  --seed N             of the jitter (1)\n"
     "  --json FILE          all settings and figures\n"
     "  --svg FILE           the curves\n"
@@ -197,13 +198,18 @@ static bool choose_shape(arguments *a)
     return true;
 }
 
-/* What was not asked for: on the host executor kernels take what they take, and
- * the link is ten times slower, so that a thread's waking up is short beside a
- * copy. */
-static void machine_defaults(cliff_machine *m)
+/* What was not asked for: on the host executor kernels take what they take, the
+ * link is ten times slower and the step twice as long, so that a thread's waking
+ * up is short beside a copy and a site. */
+static void fill_defaults(arguments *a)
 {
+    cliff_machine *m = &a->options.machine;
     const cliff_machine h200 = cliff_machine_h200(m->executor);
     const bool is_host = m->executor == CLIFF_HOST;
+    if (is_host && a->compute_ms <= 0)
+        a->options.shape.compute_ns *= 2;
+    if (!a->options.steps)
+        a->options.steps = is_host ? STEPS_HOST : STEPS_SIM;
     m->device_bytes_per_s = h200.device_bytes_per_s;
     m->row_cost_ns = h200.row_cost_ns;
     m->copy_cost_ns = m->copy_cost_ns < 0 ? h200.copy_cost_ns : m->copy_cost_ns;
@@ -220,7 +226,6 @@ static int parse(int argc, char **argv, arguments *a)
     a->options = (cliff_options){.machine = {.copy_cost_ns = -1, .launch_ns = -1},
                                  .n_points = sizeof default_points / sizeof *default_points,
                                  .warm_steps = WARM_STEPS,
-                                 .steps = STEPS_DEFAULT,
                                  .window_tiles = WINDOW_TILES,
                                  .seed = 1};
     memcpy(a->options.points, default_points, sizeof default_points);
@@ -236,8 +241,10 @@ static int parse(int argc, char **argv, arguments *a)
         fprintf(stderr, "rollkv-bench: '%s' is no option; see --help\n", argv[optind]);
         return -1;
     }
-    machine_defaults(&a->options.machine);
-    return choose_shape(a) ? 1 : -1;
+    if (!choose_shape(a))
+        return -1;
+    fill_defaults(a);
+    return 1;
 }
 
 static bool write_file(const cliff_curve *curve, const char *path, void (*write)(const cliff_curve *, FILE *))

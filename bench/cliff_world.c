@@ -5,13 +5,11 @@
 #include "cliff_world.h"
 
 #include "api_internal.h"
-#include "device_host.h"
-#include "device_sim.h"
+#include "cliff_device.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PLAIN_COPY_BYTES ((uint64_t)64 << 20)
 #define GROW_ROWS 4096u
 #define EXTRA_CELLS 32u   /* of the active tile when the context has grown: beyond the lag */
 #define STEPS_MAX 200u    /* so that no measured step opens a tile */
@@ -27,106 +25,6 @@ struct cliff_world {
     rkv_pos_range visible[GROW_ROWS];
     _Alignas(64) unsigned char tensor[64]; /* no kernel looks at it */
 };
-
-/* ------------------------------------------------------------------ executor */
-
-static void nothing(const void *args, uint64_t index)
-{
-    (void)args;
-    (void)index;
-}
-
-static const rkvi_ops empty_ops = {.fn = {nothing, nothing, nothing, nothing, nothing}, .name = "empty"};
-
-/* The executor's table with one entry changed: tables that are uploaded are
- * cut, since they are not scaled and nobody reads them. */
-static rkvi_device_vt scaled_vt;
-static rkv_status (*plain_copy)(rkvi_device *d, const rkvi_copy *copy, void *stream);
-
-static rkv_status scaled_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)
-{
-    rkvi_copy c = *copy;
-    if (stream && strcmp(((const rkvi_stream *)stream)->name, "rollkv tables") == 0)
-        c.width_bytes = c.width_bytes / CLIFF_SCALE + 1;
-    return plain_copy(d, &c, stream);
-}
-
-cliff_machine cliff_machine_h200(cliff_executor executor)
-{
-    rkvi_device_sim_settings s = {0};
-    rkvi_device_sim_like_h200(&s);
-    return (cliff_machine){.executor = executor,
-                           .link_bytes_per_s = s.h2d.bytes_per_s,
-                           .copy_cost_ns = s.h2d.cost_ns,
-                           .row_cost_ns = s.h2d.row_cost_ns,
-                           .device_bytes_per_s = executor == CLIFF_SIM ? s.device_bytes_per_s : 0,
-                           .launch_ns = executor == CLIFF_SIM ? s.launch_ns : 0};
-}
-
-static rkv_status device_create(const cliff_machine *m, rkvi_device **out)
-{
-    const rkvi_link_settings link = {.bytes_per_s = m->link_bytes_per_s / CLIFF_SCALE,
-                                     .cost_ns = m->copy_cost_ns,
-                                     .row_cost_ns = m->row_cost_ns};
-    rkv_status s;
-    if (m->executor == CLIFF_HOST) {
-        const rkvi_device_host_settings host = {.h2d = link, .d2h = link};
-        s = rkvi_device_host_create(&host, &empty_ops, out);
-    } else {
-        const rkvi_device_sim_settings sim = {.order = RKVI_SIM_TIME,
-                                              .skip_fill = true,
-                                              .n_workers = 132,
-                                              .h2d = link,
-                                              .d2h = link,
-                                              .device_bytes_per_s = m->device_bytes_per_s / CLIFF_SCALE,
-                                              .launch_ns = m->launch_ns};
-        s = rkvi_device_sim_create(&sim, &empty_ops, out);
-    }
-    if (s != RKV_OK)
-        return s;
-    scaled_vt = *(*out)->vt;
-    if (scaled_vt.copy != scaled_copy)
-        plain_copy = scaled_vt.copy;
-    scaled_vt.copy = scaled_copy;
-    (*out)->vt = &scaled_vt;
-    return RKV_OK;
-}
-
-rkv_status cliff_link_measure(const cliff_machine *machine, double *out_bytes_per_s)
-{
-    const uint64_t bytes = PLAIN_COPY_BYTES / CLIFF_SCALE;
-    rkvi_device *dev;
-    rkvi_event *events[5] = {0};
-    void *host = NULL, *device = NULL, *stream = NULL;
-    *out_bytes_per_s = 0;
-    rkv_status s = device_create(machine, &dev);
-    if (s != RKV_OK)
-        return s;
-    s = rkvi_dev(host_alloc, dev, bytes, &host);
-    if (s == RKV_OK)
-        s = rkvi_dev(mem_alloc, dev, bytes, &device);
-    if (s == RKV_OK)
-        s = rkvi_dev(stream_create, dev, "plain", &stream);
-    for (int i = 0; i < 5 && s == RKV_OK; i++) {
-        const rkvi_copy copy = {
-            .direction = RKVI_H2D, .dst = device, .src = host, .width_bytes = bytes, .rows = 1};
-        s = rkvi_dev(event_create, dev, &events[i]);
-        if (s == RKV_OK && i > 0)
-            s = rkvi_dev(copy, dev, &copy, stream);
-        if (s == RKV_OK)
-            s = rkvi_dev(event_record, dev, events[i], stream);
-    }
-    if (s == RKV_OK)
-        s = rkvi_dev(stream_sync, dev, stream);
-    for (int i = 1; i < 5 && s == RKV_OK; i++) {
-        int64_t ns = 1;
-        s = rkvi_dev(event_elapsed, dev, events[i - 1], events[i], &ns);
-        const double rate = (double)bytes * CLIFF_SCALE * 1e9 / (double)ns;
-        *out_bytes_per_s = rate > *out_bytes_per_s ? rate : *out_bytes_per_s;
-    }
-    rkvi_dev_destroy(dev);
-    return s;
-}
 
 /* ---------------------------------------------------------------- parameters */
 
@@ -252,7 +150,7 @@ rkv_status cliff_world_create(const cliff_setup *setup, cliff_world **out)
     cliff_sizes sizes;
     rkv_status s = cliff_sizes_get(setup, &sizes);
     if (s == RKV_OK)
-        s = device_create(&setup->machine, &w->dev);
+        s = cliff_device_create(&setup->machine, &w->dev);
     if (s != RKV_OK) {
         free(w);
         return s;

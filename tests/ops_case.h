@@ -439,85 +439,100 @@ static inline void case_cell(const ops_case *c, uint32_t e, uint32_t cell, uint3
     rkvi_plane_get(&pv, n->cell, v);
 }
 
-/* One row and head, in f64 and in plain f32: two passes over all cells. */
+/* One row and head in f64, and in plain f32: two passes over all cells, sums in
+ * order, up and down, since one of them alone may be lucky. */
 typedef struct ops_expect {
     double o[RKVI_HEAD_DIM_MAX], lse;
     double top_score; /* largest magnitude, before softcap */
-    float plain[RKVI_HEAD_DIM_MAX], plain_lse;
+    float plain[2][RKVI_HEAD_DIM_MAX], plain_lse[2];
 } ops_expect;
 
-static inline double case_scores(const ops_case *c, uint32_t e, uint32_t row, uint32_t head,
-                               double *s, float *f)
+static inline const float *case_query(const ops_case *c, uint32_t e, uint32_t row, uint32_t head)
 {
-    const rkvi_row *r = &c->row[c->entries[e].row0 + row];
-    const float *q = c->q + ((size_t)(c->entries[e].row0 + row) * c->q_heads + head) * c->geom.dk;
+    return c->q + ((size_t)(c->entries[e].row0 + row) * c->q_heads + head) * c->geom.dk;
+}
+
+static inline void expect_exact(const ops_case *c, uint32_t e, uint32_t row, uint32_t head,
+                                ops_expect *out)
+{
+    const float *q = case_query(c, e, row, head);
+    const uint32_t n = c->cells[e];
+    const double cap = (double)c->softcap, sink = c->has_sinks ? (double)c->sinks[head] : -INFINITY;
+    double *s = case_alloc(n, sizeof *s), m = sink, l;
     float k[RKVI_HEAD_DIM_MAX], v[RKVI_HEAD_DIM_MAX];
-    double top = 0;
-    for (uint32_t x = 0; x < c->cells[e]; x++) {
+    for (uint32_t x = 0; x < n; x++) {
         s[x] = -INFINITY;
-        f[x] = -INFINITY;
-        if (!case_sees(c, r, c->pos0 + x))
+        if (!case_sees(c, &c->row[c->entries[e].row0 + row], c->pos0 + x))
             continue;
         double dot = 0;
-        float plain = 0;
         case_cell(c, e, x, head / c->ratio, k, v);
-        for (uint32_t i = 0; i < c->geom.dk; i++) {
+        for (uint32_t i = 0; i < c->geom.dk; i++)
             dot += (double)q[i] * (double)k[i];
-            plain += q[i] * k[i];
-        }
-        const double cap = (double)c->softcap;
-        s[x] = dot * (double)c->scale;
-        f[x] = plain * c->scale;
-        top = fmax(top, fabs(s[x]));
-        if (c->softcap != 0) {
-            s[x] = cap * tanh(s[x] / cap);
-            f[x] = c->softcap * tanhf(f[x] / c->softcap);
-        }
+        dot *= (double)c->scale;
+        out->top_score = fmax(out->top_score, fabs(dot));
+        s[x] = cap != 0 ? cap * tanh(dot / cap) : dot;
+        m = s[x] > m ? s[x] : m;
     }
-    return top;
+    l = c->has_sinks ? exp(sink - m) : 0;
+    for (uint32_t x = 0; x < n; x++) {
+        if (s[x] == -INFINITY)
+            continue;
+        const double p = exp(s[x] - m);
+        l += p;
+        case_cell(c, e, x, head / c->ratio, k, v);
+        for (uint32_t i = 0; i < c->geom.dv; i++)
+            out->o[i] += p * (double)v[i];
+    }
+    for (uint32_t i = 0; i < c->geom.dv && l > 0; i++)
+        out->o[i] /= l;
+    out->lse = l > 0 ? m + log(l) : -INFINITY;
+    free(s);
+}
+
+static inline void expect_plain(const ops_case *c, uint32_t e, uint32_t row, uint32_t head,
+                                int down, ops_expect *out)
+{
+    const float *q = case_query(c, e, row, head);
+    const uint32_t n = c->cells[e], dk = c->geom.dk;
+    float *s = case_alloc(n, sizeof *s), *o = out->plain[down], l;
+    float m = c->has_sinks ? c->sinks[head] : -INFINITY;
+    float k[RKVI_HEAD_DIM_MAX], v[RKVI_HEAD_DIM_MAX];
+    for (uint32_t x = 0; x < n; x++) {
+        s[x] = -INFINITY;
+        if (!case_sees(c, &c->row[c->entries[e].row0 + row], c->pos0 + x))
+            continue;
+        float dot = 0;
+        case_cell(c, e, x, head / c->ratio, k, v);
+        for (uint32_t i = 0; i < dk; i++)
+            dot += q[down ? dk - 1 - i : i] * k[down ? dk - 1 - i : i];
+        dot *= c->scale;
+        s[x] = c->softcap != 0 ? c->softcap * tanhf(dot / c->softcap) : dot;
+        m = s[x] > m ? s[x] : m;
+    }
+    l = c->has_sinks ? expf(c->sinks[head] - m) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t x = down ? n - 1 - i : i;
+        if (s[x] == -INFINITY)
+            continue;
+        const float p = expf(s[x] - m);
+        l += p;
+        case_cell(c, e, x, head / c->ratio, k, v);
+        for (uint32_t d = 0; d < c->geom.dv; d++)
+            o[d] += p * v[d];
+    }
+    for (uint32_t d = 0; d < c->geom.dv && l > 0; d++)
+        o[d] /= l;
+    out->plain_lse[down] = l > 0 ? m + logf(l) : -INFINITY;
+    free(s);
 }
 
 static inline void case_expect(const ops_case *c, uint32_t e, uint32_t row, uint32_t head,
                                ops_expect *out)
 {
-    const uint32_t n = c->cells[e], dv = c->geom.dv;
-    double *s = case_alloc(n, sizeof *s), l = 0, m = -INFINITY;
-    float *f = case_alloc(n, sizeof *f), lf = 0, mf = -INFINITY;
-    float k[RKVI_HEAD_DIM_MAX], v[RKVI_HEAD_DIM_MAX];
     memset(out, 0, sizeof *out);
-    out->top_score = case_scores(c, e, row, head, s, f);
-    if (c->has_sinks)
-        mf = c->sinks[head];
-    m = (double)mf;
-    for (uint32_t x = 0; x < n; x++) {
-        m = s[x] > m ? s[x] : m;
-        mf = f[x] > mf ? f[x] : mf;
-    }
-    if (c->has_sinks) {
-        l = exp((double)c->sinks[head] - m);
-        lf = expf(c->sinks[head] - mf);
-    }
-    for (uint32_t x = 0; x < n; x++) {
-        if (s[x] == -INFINITY)
-            continue;
-        const double p = exp(s[x] - m);
-        const float pf = expf(f[x] - mf);
-        l += p;
-        lf += pf;
-        case_cell(c, e, x, head / c->ratio, k, v);
-        for (uint32_t i = 0; i < dv; i++) {
-            out->o[i] += p * (double)v[i];
-            out->plain[i] += pf * v[i];
-        }
-    }
-    for (uint32_t i = 0; i < dv && l > 0; i++) {
-        out->o[i] /= l;
-        out->plain[i] /= lf;
-    }
-    out->lse = l > 0 ? m + log(l) : -INFINITY;
-    out->plain_lse = lf > 0 ? mf + logf(lf) : -INFINITY;
-    free(s);
-    free(f);
+    expect_exact(c, e, row, head, out);
+    expect_plain(c, e, row, head, 0, out);
+    expect_plain(c, e, row, head, 1, out);
 }
 
 #endif

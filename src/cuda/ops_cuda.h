@@ -18,7 +18,7 @@
  *
  * Attention is compiled for a list of variants (storage types x head dims),
  * which is in meson.build alone.  From it come the .cu files, one a variant and
- * regime, and the table `rkvk_variants` (rkvk_table.h, generated).  A
+ * regime, and the list of rkvk_table.h (generated).  A
  * combination that is not in the table is refused at creation of a cache.
  */
 #ifndef RKVK_OPS_CUDA_H
@@ -80,6 +80,8 @@ int rkvk_launch_prefill(const rkvi_attend_args *a, uint64_t grid, void *stream);
 int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream);
 /* One thread that spins until `ns` have passed. */
 int rkvk_launch_delay(int64_t ns, void *stream);
+int rkvk_prepare_store(void); /* open, store, delay */
+int rkvk_prepare_merge(void);
 
 #ifdef __cplusplus
 }

@@ -138,9 +138,11 @@ static __device__ value reduce(const rkvi_merge_args &a, uint64_t from, uint64_t
     return s.top;
 }
 
-/* log of a normal x > 0 in f64: rkvi_log of ops_math.h, operation by operation. */
+/* log of a normal x > 0 in f64 (NaN of NaN): rkvi_log of ops_math.h, operation by operation. */
 static __device__ double log_of(double x)
 {
+    if (x != x)
+        return x;
     uint64_t u = (uint64_t)__double_as_longlong(x);
     int e = (int)(u >> 52) - 1023;
     u = (u & 0xfffffffffffffull) | 0x3ff0000000000000ull;

@@ -75,7 +75,9 @@ rkv_status rkvi_api_create_on(const rkv_cache_params *params, rkvi_device *dev, 
         s = make_config(params, &machine, &cfg);
     if (s != RKV_OK)
         return s;
-    s = rkvi_handle_create(&cfg, dev, out);
+    s = rkvi_api_supported(dev, &cfg);
+    if (s == RKV_OK)
+        s = rkvi_handle_create(&cfg, dev, out);
     if (s != RKV_OK)
         rkvi_config_free(&cfg);
     return s;
@@ -98,7 +100,9 @@ static rkv_status create(const rkv_cache_params *params, rkv_cache **out)
     s = rkvi_api_device_create(&p, &dev);
     if (s != RKV_OK)
         goto free_config;
-    s = rkvi_handle_create(&cfg, dev, out);
+    s = rkvi_api_supported(dev, &cfg);
+    if (s == RKV_OK)
+        s = rkvi_handle_create(&cfg, dev, out);
     if (s != RKV_OK)
         goto destroy_device;
     return RKV_OK;

@@ -4,7 +4,11 @@
  */
 #include "api_internal.h"
 #include "device_host.h"
+#include "rkvi_config.h"
 #include "settings.h"
+#if RKVI_HAVE_CUDA
+#include "device_cuda.h"
+#endif
 
 #include <pthread.h>
 #include <sched.h>
@@ -36,13 +40,63 @@ rkv_status rkvi_api_params(const rkv_cache_params *params, rkv_cache_params *out
     return rkvi_copy_in(&params_spec, params, out);
 }
 
+/* ---- the seam where other executors are added: GPUs, numbered from 0 ---- */
+
+#if RKVI_HAVE_CUDA
+
+static uint32_t gpu_count(const char **out_why)
+{
+    return rkvi_device_cuda_count(out_why);
+}
+
+static rkv_status gpu_info(int32_t device, rkvi_device_info *out)
+{
+    return rkvi_device_cuda_info(device, out);
+}
+
+static rkv_status gpu_create(int32_t device, rkvi_device **out)
+{
+    const rkvi_device_cuda_settings settings = {.ordinal = device};
+    return rkvi_device_cuda_create(&settings, out);
+}
+
+#else
+
+static uint32_t gpu_count(const char **out_why)
+{
+    *out_why = "this build has no CUDA executor";
+    return 0;
+}
+
+/* Never reached: there is no such device. */
+static rkv_status gpu_info(int32_t device, rkvi_device_info *out)
+{
+    (void)out;
+    return rkvi_api_device_exists(device);
+}
+
+static rkv_status gpu_create(int32_t device, rkvi_device **out)
+{
+    (void)out;
+    return rkvi_api_device_exists(device);
+}
+
+#endif
+
 rkv_status rkvi_api_device_exists(int32_t device)
 {
+    const char *why = "";
     if (device == RKV_DEVICE_HOST)
         return RKV_OK;
-    return rkvi_fail(RKV_E_NO_DEVICE,
-                     "there is no device %d: this build has no CUDA executor; use RKV_DEVICE_HOST (%d)",
-                     device, (int)RKV_DEVICE_HOST);
+    const uint32_t n = gpu_count(&why);
+    if (device >= 0 && (uint32_t)device < n)
+        return RKV_OK;
+    if (n > 0)
+        return rkvi_fail(RKV_E_NO_DEVICE,
+                         "there is no device %d: GPUs are 0 to %u; the host executor is RKV_DEVICE_HOST (%d)",
+                         device, n - 1, (int)RKV_DEVICE_HOST);
+    return rkvi_fail(RKV_E_NO_DEVICE, "there is no device %d: %s; use RKV_DEVICE_HOST (%d)", device, why,
+                     (int)RKV_DEVICE_HOST);
 }
 
 static uint64_t memory_bytes(int name)
@@ -57,10 +111,27 @@ static uint32_t n_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
+static rkvi_machine machine_of(const rkvi_device_info *info)
+{
+    return (rkvi_machine){
+        .device_memory_bytes = info->memory_free_bytes,
+        .host_memory_bytes = memory_bytes(_SC_PHYS_PAGES),
+        .link_bytes_per_s = info->link_bytes_per_s,
+        .is_host = info->is_host,
+    };
+}
+
 /* What the executor would say once it is made. */
 rkv_status rkvi_api_machine(const rkv_cache_params *p, rkvi_machine *out)
 {
-    const rkv_status s = rkvi_api_device_exists(p->device);
+    rkvi_device_info info;
+    rkv_status s = rkvi_api_device_exists(p->device);
+    if (s == RKV_OK && p->device != RKV_DEVICE_HOST) {
+        s = gpu_info(p->device, &info);
+        if (s == RKV_OK)
+            *out = machine_of(&info);
+        return s;
+    }
     if (s != RKV_OK)
         return s;
     const uint64_t ram_bytes = memory_bytes(_SC_PHYS_PAGES);
@@ -79,13 +150,18 @@ rkv_status rkvi_api_machine_of(rkvi_device *dev, rkvi_machine *out)
     const rkv_status s = rkvi_dev(info, dev, &info);
     if (s != RKV_OK)
         return s;
-    *out = (rkvi_machine){
-        .device_memory_bytes = info.memory_free_bytes,
-        .host_memory_bytes = memory_bytes(_SC_PHYS_PAGES),
-        .link_bytes_per_s = info.link_bytes_per_s,
-        .is_host = info.is_host,
-    };
+    *out = machine_of(&info);
     return RKV_OK;
+}
+
+rkv_status rkvi_api_supported(rkvi_device *dev, const rkvi_config *cfg)
+{
+    rkv_status s = RKV_OK;
+    if (!dev->vt->geom_prepare)
+        return RKV_OK;
+    for (uint32_t i = 0; i < cfg->n_layers && s == RKV_OK; i++)
+        s = rkvi_dev(geom_prepare, dev, &cfg->layers[i].geom);
+    return s;
 }
 
 /* Both directions of the link are alike. */
@@ -112,34 +188,54 @@ static rkv_status host_create(const rkv_host_params *host, rkvi_device **out)
     return rkvi_device_host_create(&settings, &kernels[set], out);
 }
 
-/* The seam where another executor is added: one more case here, in
- * rkvi_api_device_exists, rkvi_api_machine, and the two calls below. */
 rkv_status rkvi_api_device_create(const rkv_cache_params *p, rkvi_device **out)
 {
     const rkv_status s = rkvi_api_device_exists(p->device);
-    return s == RKV_OK ? host_create(&p->host, out) : s;
+    if (s != RKV_OK)
+        return s;
+    return p->device == RKV_DEVICE_HOST ? host_create(&p->host, out) : gpu_create(p->device, out);
 }
 
 uint32_t rkv_device_count(void)
 {
-    return 0;
+    const char *why;
+    return gpu_count(&why);
 }
 
-rkv_status rkv_device_info_get(int32_t device, rkv_device_info *out_info)
+static rkv_status device_info(int32_t device, rkv_device_info *out)
 {
-    rkv_status s = rkvi_copy_out_check(&info_spec, out_info);
-    if (s == RKV_OK)
-        s = rkvi_api_device_exists(device);
-    if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
-    rkv_device_info info = {
+    rkvi_device_info gpu;
+    *out = (rkv_device_info){
         .device = device,
+        .name = "host",
         .memory_bytes = memory_bytes(_SC_PHYS_PAGES),
         .memory_free_bytes = memory_bytes(_SC_AVPHYS_PAGES),
         .n_workers = n_cpus(),
         .numa_node = -1,
     };
-    snprintf(info.name, sizeof info.name, "host");
+    if (device == RKV_DEVICE_HOST)
+        return RKV_OK;
+    const rkv_status s = gpu_info(device, &gpu);
+    if (s != RKV_OK)
+        return s;
+    snprintf(out->name, sizeof out->name, "%s", gpu.name);
+    out->memory_bytes = gpu.memory_bytes;
+    out->memory_free_bytes = gpu.memory_free_bytes;
+    out->n_workers = gpu.n_workers;
+    out->numa_node = gpu.numa_node;
+    return RKV_OK;
+}
+
+rkv_status rkv_device_info_get(int32_t device, rkv_device_info *out_info)
+{
+    rkv_device_info info;
+    rkv_status s = rkvi_copy_out_check(&info_spec, out_info);
+    if (s == RKV_OK)
+        s = rkvi_api_device_exists(device);
+    if (s == RKV_OK)
+        s = device_info(device, &info);
+    if (s != RKV_OK)
+        return rkvi_api_told(__func__, s);
     rkvi_copy_out(&info_spec, &info, out_info);
     return RKV_OK;
 }

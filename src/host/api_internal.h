@@ -30,6 +30,8 @@ rkv_status rkvi_api_params(const rkv_cache_params *params, rkv_cache_params *out
 rkv_status rkvi_api_device_exists(int32_t device);
 rkv_status rkvi_api_machine(const rkv_cache_params *p, rkvi_machine *out);
 rkv_status rkvi_api_machine_of(rkvi_device *dev, rkvi_machine *out);
+/* Refuses a KV layer that the executor's kernels do not cover. */
+rkv_status rkvi_api_supported(rkvi_device *dev, const rkvi_config *cfg);
 rkv_status rkvi_api_device_create(const rkv_cache_params *p, rkvi_device **out);
 
 /* api_batch.c: a public batch becomes a resolved one in `out`.

@@ -1,3 +1,5 @@
+/* Which kernel sets are compiled in comes from the build (option `isa`, the
+ * processor family); which of them run here, from the CPU. */
 #include "ops.h"
 
 #include "rkvi_config.h"

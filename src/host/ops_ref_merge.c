@@ -1,3 +1,5 @@
+/* Merges of the reference: the tree that decode grows leaf by leaf, and the
+ * merge of nodes to one node or to the output. */
 #include "ops_math.h"
 #include "ops_ref.h"
 
@@ -23,6 +25,7 @@ rkvi_partial rkvi_ref_tree_at(rkvi_ref_tree *t, uint32_t i)
     return (rkvi_partial){.o = t->o[i], .m = &t->m[i], .l = &t->l[i]};
 }
 
+/* The lower of the top two takes the merge: it came first in the sequence. */
 static void merge_top(rkvi_ref_tree *t)
 {
     t->n--;

@@ -1,3 +1,7 @@
+/* The storage types, element by element.  Everything that writes stored values
+ * goes through rkvi_plane_put, in all kernel sets, so that the bytes of a tile
+ * do not depend on the set; the vector reads (ops_vec_rows.h) give the values
+ * of rkvi_plane_get exactly. */
 #include "ops_rows.h"
 
 #include "ops_half.h"
@@ -76,6 +80,7 @@ static void put_q8_0(const float *in, uint32_t dim, int8_t *q, uint16_t *d)
     }
 }
 
+/* (x / d + 8.5) cut to whole numbers, from 0 to 15. */
 static uint8_t nibble(float x, float inverse)
 {
     const float y = rkvi_saturate(x, 0x1.fffffep127f) * inverse + 8.5f;

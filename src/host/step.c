@@ -93,13 +93,13 @@ static rkv_status take_tables(rkv_cache *h)
 {
     rkvi_step_tables *t = &h->tables[h->cache.step % h->cfg.steps_ahead];
     if (t->marker || t->upload_mark) {
+        h->stats.host_waits += !rkvi_timeline_is_done(&h->compute, t->marker);
         rkv_status s = rkvi_timeline_sync(&h->compute, t->marker);
         if (s == RKV_OK)
             s = rkvi_timeline_sync(&h->uploads, t->upload_mark);
         if (s != RKV_OK)
             return s;
         t->marker = t->upload_mark = 0;
-        h->stats.host_waits++;
     }
     h->now = t;
     return RKV_OK;

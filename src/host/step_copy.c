@@ -170,12 +170,17 @@ static bool leaves_now(const rkvi_move *m, uint32_t layer)
            (layer == UINT32_MAX || (m->layer == layer && m->in_step));
 }
 
-/* Moves [i, j) that leave in one copy. */
+/* Moves [i, j) that leave in one copy.  The padding at a tile-layer's end stays
+ * behind: in transit it may hold what another KV layer left there. */
 static rkv_status copy_out(rkv_cache *h, uint32_t i, uint32_t j)
 {
     rkvi_move *m = h->cache.moves;
     const rkvi_tile_layer *l = tile_layer(h, m[i].tile, m[i].layer);
-    const uint64_t bytes = h->cfg.layers[m[i].layer].geom.bytes * (j - i);
+    const rkvi_geom *geom = &h->cfg.layers[m[i].layer].geom;
+    const uint64_t used = geom->head_bytes * geom->n_heads;
+    const bool is_padded = used != geom->bytes && j - i > 1;
+    const uint64_t width = is_padded || j - i == 1 ? used : geom->bytes * (j - i);
+    const uint64_t rows = is_padded ? j - i : 1;
     uint64_t in_mark = 0;
     for (uint32_t k = i; k < j; k++) {
         const uint64_t mark =
@@ -185,13 +190,15 @@ static rkv_status copy_out(rkv_cache *h, uint32_t i, uint32_t j)
     const rkvi_copy copy = {.direction = RKVI_D2H,
                             .dst = (void *)(uintptr_t)l->host_addr,
                             .src = (const void *)(uintptr_t)l->device_addr,
-                            .width_bytes = bytes,
-                            .rows = 1};
+                            .width_bytes = width,
+                            .rows = rows,
+                            .dst_pitch_bytes = geom->bytes,
+                            .src_pitch_bytes = geom->bytes};
     rkv_status s = rkvi_timeline_wait(&h->in, in_mark, h->out_stream, &h->out_seen.in);
     if (s == RKV_OK)
         s = rkvi_arena_copy(h->arena, &copy, h->out_stream);
     h->stats.copies_out += s == RKV_OK;
-    h->stats.demoted_bytes += s == RKV_OK ? bytes : 0;
+    h->stats.demoted_bytes += s == RKV_OK ? width * rows : 0;
     return s;
 }
 

@@ -54,6 +54,14 @@ rkv_status rkvi_timeline_wait(rkvi_timeline *t, uint64_t mark, void *stream, uin
     return s;
 }
 
+bool rkvi_timeline_is_done(rkvi_timeline *t, uint64_t mark)
+{
+    bool done = true;
+    if (mark != 0 && rkvi_dev(event_query, t->dev, event_of(t, mark), &done) != RKV_OK)
+        return true;
+    return done;
+}
+
 rkv_status rkvi_timeline_sync(rkvi_timeline *t, uint64_t mark)
 {
     if (mark == 0)

@@ -26,6 +26,8 @@ void rkvi_timeline_free(rkvi_timeline *t);
 rkv_status rkvi_timeline_record(rkvi_timeline *t, void *stream);
 /* Nothing when mark is 0 or at most *seen: what this consumer has waited for. */
 rkv_status rkvi_timeline_wait(rkvi_timeline *t, uint64_t mark, void *stream, uint64_t *seen);
+/* Has the mark been reached?  True when that can't be told. */
+bool rkvi_timeline_is_done(rkvi_timeline *t, uint64_t mark);
 /* The host waits for the mark. */
 rkv_status rkvi_timeline_sync(rkvi_timeline *t, uint64_t mark);
 

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rkvk_copy.cuh: asynchronous copies from device to shared memory.  Inline PTX
+ * that moves data lives here alone.
+ *
+ * A thread's copies are gathered into groups by commit; wait<N> returns when all
+ * of its groups but the N latest have arrived.  Other threads' copies can be
+ * seen after a barrier.
+ */
+#ifndef RKVK_COPY_CUH
+#define RKVK_COPY_CUH
+
+#include <stdint.h>
+
+/* 16 bytes from src, or zeros where !valid: src is not read then, but must be an
+ * address of device memory. */
+static __device__ __forceinline__ void rkvk_copy16(uint32_t dst, const void *src, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"(dst), "l"(src), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void rkvk_copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int N>
+static __device__ __forceinline__ void rkvk_copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+#endif
