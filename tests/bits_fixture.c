@@ -4,8 +4,12 @@
 #include "device_check.h"
 #include "device_host.h"
 #include "device_sim.h"
+#include "rkvi_config.h"
 #include "rollkv/host.h"
 #include "step_types.h"
+#if RKVI_HAVE_CUDA
+#include "device_cuda.h"
+#endif
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +43,8 @@ static void add_op(bits_text *t, uint32_t seq, bits_kind kind, uint32_t n)
 void bits_text_make(bits_text *t, uint64_t seed, rkv_type k, rkv_type v, uint32_t tile_cells)
 {
     uint64_t r = seed;
-    *t = (bits_text){.type_k = k, .type_v = v, .tile_cells = tile_cells, .head_dim = 64, .seed = seed};
+    *t = (bits_text){.type_k = k, .type_v = v, .tile_cells = tile_cells, .head_dim = 64, .other_dk = 96,
+                     .other_dv = 64, .seed = seed};
     for (uint32_t s = 0; s < BITS_SEQS; s++) {
         const uint32_t T = tile_cells;
         add_op(t, s, BITS_PREFILL, 3 * T + below(&r, 3 * T));
@@ -91,8 +96,8 @@ void bits_params(const bits_text *t, const bits_setup *s, rkv_cache_params *p)
     for (uint32_t l = 0; l < BITS_LAYERS; l++)
         layers[l] = (rkv_kv_layer_params){.struct_size = sizeof layers[l],
                                           .n_kv_heads = heads[l],
-                                          .head_dim_k = l == 1 ? 96 : l == 3 ? 64 : t->head_dim,
-                                          .head_dim_v = l == 3 ? 64 : t->head_dim,
+                                          .head_dim_k = l == 1 ? t->other_dk : l == 3 ? 64 : t->head_dim,
+                                          .head_dim_v = l == 1 ? t->other_dv : l == 3 ? 64 : t->head_dim,
                                           .type_k = t->type_k,
                                           .type_v = t->type_v,
                                           .k_scale = t->type_k == RKV_TYPE_FP8_E4M3 ? 0.5f : 0,
@@ -145,10 +150,74 @@ typedef struct run {
     uint64_t random;
     void **buffers; /* of steps in flight */
     size_t n_buffers;
+    void *stream;         /* the engine's */
+    uint64_t delay_random; /* of BITS_CUDA */
+    size_t slab_used;
 } run;
+
+/* BITS_CUDA: one block of pinned memory and one on the device, kept for the
+ * process; what lies at one offset in both belongs together. */
+#define SLAB_BYTES ((size_t)256 << 20)
+static struct {
+    char *host, *dev;
+} slab;
+
+static rkvi_device *device(run *r)
+{
+    return rkvi_handle_device(r->cache);
+}
+
+static rkv_status slab_open(run *r)
+{
+    void *host, *dev;
+    if (slab.host)
+        return RKV_OK;
+    rkv_status s = rkvi_dev(host_alloc, device(r), SLAB_BYTES, &host);
+    if (s == RKV_OK)
+        s = rkvi_dev(mem_alloc, device(r), SLAB_BYTES, &dev);
+    if (s != RKV_OK)
+        return s;
+    slab.host = host;
+    slab.dev = dev;
+    return RKV_OK;
+}
+
+static void *on_device(const run *r, const void *p)
+{
+    return r->s->executor == BITS_CUDA && p ? slab.dev + ((const char *)p - slab.host) : (void *)(uintptr_t)p;
+}
+
+/* Queued on the engine's stream, as its own kernels would write and read them. */
+static rkv_status move(run *r, rkvi_direction direction, void *p, size_t bytes)
+{
+    if (r->s->executor != BITS_CUDA)
+        return RKV_OK;
+    const bool in = direction == RKVI_H2D;
+    const rkvi_copy c = {.direction = direction,
+                         .dst = in ? on_device(r, p) : p,
+                         .src = in ? p : on_device(r, p),
+                         .width_bytes = bytes,
+                         .rows = 1};
+    return rkvi_dev(copy, device(r), &c, r->stream);
+}
+
+/* The engine's own compute, of any length. */
+static rkv_status work(run *r)
+{
+    if (r->s->executor != BITS_CUDA || below(&r->delay_random, 4))
+        return RKV_OK;
+    return rkvi_dev(delay, device(r), below(&r->delay_random, 100000), r->stream);
+}
 
 static void *buffer(run *r, size_t bytes)
 {
+    if (r->s->executor == BITS_CUDA) {
+        char *p = slab.host + r->slab_used;
+        r->slab_used += (bytes + 255) / 256 * 256;
+        if (r->slab_used > SLAB_BYTES)
+            abort();
+        return memset(p, 0, bytes);
+    }
     r->buffers = realloc(r->buffers, (r->n_buffers + 1) * sizeof *r->buffers);
     return r->buffers[r->n_buffers++] = calloc(1, bytes);
 }
@@ -157,6 +226,11 @@ static rkvi_device *make_device(const bits_setup *s)
 {
     static rkvi_ops ops;
     rkvi_device *d = NULL, *checked = NULL;
+#if RKVI_HAVE_CUDA
+    const rkvi_device_cuda_settings cs = {0};
+    if (s->executor == BITS_CUDA)
+        return rkvi_device_cuda_create(&cs, &d) == RKV_OK ? d : NULL;
+#endif
     rkvi_ops_best(&ops, s->kernels);
     if (s->executor == BITS_HOST) {
         const rkvi_device_host_settings hs = {.n_workers = 2, .delay_max_ns = s->seed % 3 ? 20000 : 0, .delay_seed = s->seed};
@@ -227,22 +301,34 @@ static rkv_status attend_site(run *r, const rkv_batch_entry *e, uint32_t n, uint
     for (uint32_t i = 0; i < nh; i++)
         sinks[i] = (float)i * 0.5f - 1;
     const bool stores = site != 4;
+    const size_t out_bytes = sizeof(float) * rows * nh * (dv + 1);
+    rkv_status s = work(r);
+    if (s == RKV_OK)
+        s = move(r, RKVI_H2D, q, sizeof(float) * rows * nh * dk);
+    if (s == RKV_OK)
+        s = move(r, RKVI_H2D, k, sizeof(float) * rows * kvh * dk);
+    if (s == RKV_OK)
+        s = move(r, RKVI_H2D, v, sizeof(float) * rows * kvh * dv);
+    if (s == RKV_OK)
+        s = move(r, RKVI_H2D, sinks, sizeof(float) * nh);
+    if (s != RKV_OK)
+        return s;
     const rkv_attend_params p = {.struct_size = sizeof p,
                                  .site = site,
-                                 .q = {.data = q, .type = RKV_TYPE_F32},
-                                 .k = {.data = stores ? k : NULL, .type = RKV_TYPE_F32},
-                                 .v = {.data = stores ? v : NULL, .type = RKV_TYPE_F32},
-                                 .out = {.data = out, .type = RKV_TYPE_F32},
-                                 .lse = out + (size_t)rows * nh * dv,
-                                 .sinks = site == 3 ? sinks : NULL};
+                                 .q = {.data = on_device(r, q), .type = RKV_TYPE_F32},
+                                 .k = {.data = stores ? on_device(r, k) : NULL, .type = RKV_TYPE_F32},
+                                 .v = {.data = stores ? on_device(r, v) : NULL, .type = RKV_TYPE_F32},
+                                 .out = {.data = on_device(r, out), .type = RKV_TYPE_F32},
+                                 .lse = on_device(r, out + (size_t)rows * nh * dv),
+                                 .sinks = site == 3 ? on_device(r, sinks) : NULL};
     *out_copy = keep ? out : NULL;
-    return rkv_step_attend(r->cache, &p, NULL);
+    s = rkv_step_attend(r->cache, &p, r->stream);
+    return s == RKV_OK ? move(r, RKVI_D2H, out, out_bytes) : s;
 }
 
 static rkv_status sync(run *r)
 {
-    rkvi_device *d = rkvi_handle_device(r->cache);
-    return d->vt->stream_sync(d, NULL);
+    return rkvi_dev(stream_sync, device(r), r->stream);
 }
 
 static void keep_outputs(run *r, const rkv_batch_entry *e, uint32_t n, float *const outs[BITS_SITES])
@@ -282,6 +368,7 @@ static void flush(run *r, pending *p, uint32_t *n_pending)
     for (size_t i = 0; i < r->n_buffers; i++)
         free(r->buffers[i]);
     r->n_buffers = 0;
+    r->slab_used = 0;
 }
 
 static rkv_status run_step(run *r, pending *p, bool abort)
@@ -293,7 +380,7 @@ static rkv_status run_step(run *r, pending *p, bool abort)
     memcpy(p->at, r->at, sizeof p->at);
     rkv_status s = rkv_step_begin(r->cache, &b);
     if (s == RKV_OK && below(&r->random, 3) == 0)
-        s = rkv_step_start(r->cache, NULL);
+        s = rkv_step_start(r->cache, r->stream);
     const uint32_t n_sites = abort ? below(&r->random, BITS_SITES + 1) : BITS_SITES;
     for (uint32_t site = 0; site < n_sites && s == RKV_OK; site++)
         s = attend_site(r, p->e, p->n, site, true, &p->outs[site]);
@@ -303,7 +390,7 @@ static rkv_status run_step(run *r, pending *p, bool abort)
         p->n = 0;
         return rkv_step_abort(r->cache);
     }
-    s = rkv_step_end(r->cache, NULL, NULL);
+    s = rkv_step_end(r->cache, NULL, r->stream);
     for (uint32_t i = 0; i < p->n; i++) {
         cursor *c = &r->at[p->e[i].sequence];
         c->done += p->e[i].n_rows;
@@ -348,7 +435,8 @@ static rkv_status run_all(run *r)
         const bool abort = r->s->aborts && below(&r->random, 4) == 0;
         s = run_step(r, &p[n], abort);
         n += s == RKV_OK && p[n].n > 0;
-        if (s == RKV_OK && (n == MOST || !r->s->rare_sync || below(&r->random, 8) == 0)) {
+        const bool full = n == MOST || r->slab_used > SLAB_BYTES / 2;
+        if (s == RKV_OK && (full || !r->s->rare_sync || below(&r->random, 8) == 0)) {
             s = sync(r);
             flush(r, p, &n);
         }
@@ -358,6 +446,17 @@ static rkv_status run_all(run *r)
     flush(r, p, &n);
     free(p);
     return s;
+}
+
+/* The engine's stream is the legacy one, or its own. */
+static rkv_status engine_open(run *r)
+{
+    if (r->s->executor != BITS_CUDA)
+        return RKV_OK;
+    const rkv_status s = slab_open(r);
+    if (s != RKV_OK || r->s->seed % 2)
+        return s;
+    return rkvi_dev(stream_create, device(r), "engine", &r->stream);
 }
 
 static void take_reports(run *r)
@@ -372,7 +471,7 @@ static void take_reports(run *r)
 
 rkv_status bits_run(const bits_text *t, const bits_setup *s, bits_result *result)
 {
-    run r = {.t = t, .s = s, .result = result, .random = s->seed ^ 0xabcdef};
+    run r = {.t = t, .s = s, .result = result, .random = s->seed ^ 0xabcdef, .delay_random = s->seed ^ 0x5eed};
     rkv_cache_params p;
     *result = (bits_result){0};
     bits_params(t, s, &p);
@@ -388,7 +487,9 @@ rkv_status bits_run(const bits_text *t, const bits_setup *s, bits_result *result
         r.cache->target_runs = s->target_runs;
     for (uint32_t i = 0; i < BITS_SEQS; i++)
         result->out[i] = calloc(t->n_rows[i], row_floats() * sizeof(float));
-    st = run_all(&r);
+    st = engine_open(&r);
+    if (st == RKV_OK)
+        st = run_all(&r);
     result->stats.struct_size = sizeof result->stats;
     rkv_cache_stats_get(r.cache, &result->stats);
     for (uint32_t l = 0; l < BITS_LAYERS; l++) {
@@ -396,6 +497,8 @@ rkv_status bits_run(const bits_text *t, const bits_setup *s, bits_result *result
         rkv_kv_layer_info_get(r.cache, l, &result->layers[l]);
     }
     take_reports(&r);
+    if (r.stream)
+        rkvi_dev(stream_destroy, d, r.stream);
     rkv_cache_destroy(r.cache);
     free(r.buffers);
     return st;
@@ -425,7 +528,7 @@ bool bits_same(const bits_text *t, const bits_result *a, const bits_result *b, c
 
 void bits_setup_print(const bits_setup *s, char *text, size_t bytes)
 {
-    static const char *const names[] = {"host", "sim", "check"};
+    static const char *const names[] = {"host", "sim", "check", "cuda"};
     snprintf(text, bytes,
              "executor %s seed %llu resident %llx %llx %llx %llx ring %llu copy %llu flags %u mode %u draft %u ahead %u "
              "rows %u runs %u aborts %d rare_sync %d kernels %s",

@@ -25,6 +25,7 @@ typedef struct bits_text {
     rkv_type type_k, type_v;
     uint32_t tile_cells;
     uint32_t head_dim; /* of the wide layers */
+    uint32_t other_dk, other_dv; /* of layer 1 */
     bits_op ops[BITS_SEQS][12];
     uint32_t n_ops[BITS_SEQS];
     uint32_t n_rows[BITS_SEQS]; /* in all: outputs kept */
@@ -32,7 +33,9 @@ typedef struct bits_text {
     uint64_t seed;
 } bits_text;
 
-typedef enum { BITS_HOST, BITS_SIM, BITS_CHECK } bits_executor;
+/* The CUDA ones are there in builds with RKVI_HAVE_CUDA; q, k, v, out then lie
+ * in device memory, and the stream has random delays. */
+typedef enum { BITS_HOST, BITS_SIM, BITS_CHECK, BITS_CUDA } bits_executor;
 
 /* How it is run.  Nothing here may change a bit. */
 typedef struct bits_setup {

@@ -98,11 +98,14 @@ static void destroy_empty(rkvi_device *d)
     core_destroy[d->vt == &core_vt[1]](d);
 }
 
+/* The table is filled by the first one of its kind, before threads use it. */
 static void watch_destroy(rkvi_device *core, uint32_t kind)
 {
-    core_destroy[kind] = core->vt->destroy;
-    core_vt[kind] = *core->vt;
-    core_vt[kind].destroy = destroy_empty;
+    if (!core_destroy[kind]) {
+        core_destroy[kind] = core->vt->destroy;
+        core_vt[kind] = *core->vt;
+        core_vt[kind].destroy = destroy_empty;
+    }
     core->vt = &core_vt[kind];
 }
 
@@ -115,7 +118,8 @@ static rkvi_device *make_device(const fx_model *m, rkvi_device **core)
                                           .delay_seed = m->seed,
                                           .limits = m->limits};
     const rkvi_device_sim_settings ss = {.order = RKVI_SIM_SEEDED, .seed = m->seed, .limits = m->limits};
-    rkvi_ops_best(&ops, NULL);
+    if (!ops.name)
+        rkvi_ops_best(&ops, NULL);
     if (m->executor == FX_HOST)
         fx_ok(rkvi_device_host_create(&hs, &ops, core), "device_host");
     else
@@ -372,23 +376,25 @@ rkv_status fx_sync(fx *w)
     return s;
 }
 
-/* Buffers of earlier steps go once the stream has come to its end. */
-static void drop_old(fx *w)
+/* The n oldest buffers go; the stream has come to its end. */
+static void drop_old(fx *w, uint32_t n)
 {
-    for (uint32_t i = 0; i < w->n_old; i++)
+    for (uint32_t i = 0; i < n; i++)
         free(w->old[i]);
-    w->n_old = 0;
-    memset(w->out, 0, sizeof w->out);
+    w->n_old -= n;
+    if (n)
+        memmove(w->old, w->old + n, w->n_old * sizeof *w->old);
 }
 
 void fx_step(fx *w, const fx_entry *entries, uint32_t n)
 {
-    drop_old(w);
+    const uint32_t n_before = w->n_old; /* aborted steps may still use them */
     fx_ok(fx_begin(w, entries, n), "begin");
     for (uint32_t site = 0; site < w->model.n_sites; site++)
         fx_ok(fx_attend(w, site), "attend");
     fx_ok(fx_end(w, NULL, 0), "end");
     fx_ok(fx_sync(w), "sync");
+    drop_old(w, n_before);
 }
 
 void fx_append(fx *w, uint32_t seq, uint32_t rows, uint32_t regime, uint64_t tag)
@@ -420,7 +426,8 @@ void fx_close(fx *w)
     if (w->cache && w->model.executor == FX_CHECK && rkvi_device_check_count(w->dev))
         fail_msg("device_check: %s", rkvi_device_check_report(w->dev, 0)->text);
     rkv_cache_destroy(w->cache);
-    drop_old(w);
+    if (w->n_old)
+        drop_old(w, w->n_old);
     free(w->old);
     for (uint32_t i = 0; i < FX_SEQS; i++)
         free(w->cells[i]);

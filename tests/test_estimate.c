@@ -139,6 +139,25 @@ static void test_device_limit(void **state)
     assert_int_equal(estimate(&s).fits, 1);
 }
 
+/* Windows that were asked for come before a ring that nobody asked for. */
+static void test_ring_gives_way(void **state)
+{
+    (void)state;
+    setup s;
+    set_up(&s);
+    set_resident(&s, 8192);
+    s.params.device_limit_bytes = (uint64_t)1 << 40;
+    const rkv_estimate roomy = estimate(&s);
+    s.params.device_limit_bytes = roomy.device_bytes - roomy.device_ring_bytes / 2;
+    const rkv_estimate tight = estimate(&s);
+    assert_int_equal(tight.fits, 1);
+    assert_int_equal(tight.device_window_bytes, roomy.device_window_bytes);
+    assert_true(tight.device_ring_bytes < roomy.device_ring_bytes);
+    assert_true(tight.device_ring_bytes >= 2 * TILE_LAYER);
+    s.params.ring_bytes = roomy.device_ring_bytes; /* asked for: stays, and does not fit */
+    assert_int_equal(estimate(&s).fits, 0);
+}
+
 static void test_host_limit(void **state)
 {
     (void)state;
@@ -293,7 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_resident),   cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_device_limit),   cmocka_unit_test(test_host_limit),
+        cmocka_unit_test(test_device_limit),   cmocka_unit_test(test_ring_gives_way), cmocka_unit_test(test_host_limit),
         cmocka_unit_test(test_ring_too_small), cmocka_unit_test(test_absurd_capacity),
         cmocka_unit_test(test_free_zone),      cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_library),        cmocka_unit_test(test_settings),

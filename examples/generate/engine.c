@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "engine.h"
 
-#include <cblas.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "products.h"
 
 static void show_loading(void *user, size_t done, size_t total)
 {
@@ -89,6 +90,9 @@ static int read_prompt(struct engine *e, struct gen_error *err)
         e->prompt.count = o->max_prompt_tokens;
     if (e->prompt.count == 0)
         return gen_fail(err, "The prompt is empty.");
+    if (o->decode_last > e->prompt.count)
+        return gen_fail(err, "--decode-last %zu: the prompt has %zu tokens.", o->decode_last,
+                        e->prompt.count);
     /* The last token that is generated is not run through the model any more. */
     e->positions = e->prompt.count + o->tokens - 1;
     if (e->positions > e->model.shape.positions)
@@ -110,7 +114,7 @@ int engine_open(struct engine *e, const struct options *options, struct gen_erro
     *e = (struct engine){.options = options};
     progress_init(&e->progress, options->quiet);
     e->threads = pick_threads(options);
-    openblas_set_num_threads(e->threads);
+    products_set_threads(e->threads);
     if (gguf_open(&e->file, options->model_path, err) != 0)
         return -1;
     progress_start(&e->progress, "loading the model");
@@ -124,8 +128,14 @@ int engine_open(struct engine *e, const struct options *options, struct gen_erro
     }
     if (read_prompt(e, err) != 0)
         goto fail;
-    e->forward = forward_create(&e->model, options->chunk, e->positions, err);
-    if (e->forward == NULL)
+    const struct backend_settings settings = {.model = &e->model,
+                                              .max_rows = options->chunk,
+                                              .positions = e->positions,
+                                              .all_logits = options->dump_path != NULL};
+    if (backend_open(&e->backend, options->device, &settings, err) != 0)
+        goto fail;
+    if (options->dump_path != NULL &&
+        dump_open(&e->dump, options->dump_path, e->model.shape.vocabulary, err) != 0)
         goto fail;
     return 0;
 fail:
@@ -133,10 +143,17 @@ fail:
     return -1;
 }
 
+bool engine_is_host(const struct engine *e)
+{
+    return e->backend.device == RKV_DEVICE_HOST;
+}
+
 void engine_close(struct engine *e)
 {
     progress_break(&e->progress);
-    forward_destroy(e->forward);
+    struct gen_error ignored;
+    dump_close(&e->dump, &ignored);
+    backend_close(&e->backend);
     model_free(&e->model);
     tokenizer_destroy(e->tokenizer);
     token_list_free(&e->prompt);

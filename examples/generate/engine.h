@@ -5,6 +5,8 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
+#include "backend.h"
+#include "dump.h"
 #include "forward.h"
 #include "gguf.h"
 #include "kv.h"
@@ -20,7 +22,8 @@ struct engine {
     struct gguf file;
     struct tokenizer *tokenizer;
     struct model model;
-    struct forward *forward;
+    struct backend backend;
+    struct dump dump; /* of the next run, if it is open */
     struct token_list prompt;
     size_t positions; /* of prompt and generated text together */
     int threads;
@@ -38,6 +41,7 @@ struct run_settings {
     uint64_t step_ns;                /* hint, 0: none */
     const struct token_list *forced; /* the tokens to generate; NULL: sample them */
     bool prints;                     /* the text, to stdout */
+    bool keeps_no_logits;            /* the record stays empty, and steps are quicker */
 };
 
 struct run_result {
@@ -51,6 +55,8 @@ struct run_result {
     struct token_list generated;
     struct record record;
 };
+
+bool engine_is_host(const struct engine *e);
 
 /* How the cache of such a run is set up. */
 struct kv_settings engine_kv_settings(const struct engine *e, const struct run_settings *settings);

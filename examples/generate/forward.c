@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "forward.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "products.h"
+#include "sample.h"
 
 struct forward {
     const struct model *model;
@@ -16,6 +18,7 @@ struct forward {
     float *attended; /* [heads head_dim] */
     float *gate_up;  /* [2 feed_forward] */
     float *turns;    /* [positions][head_dim]: cosine and sine of each pair */
+    float *logits;   /* [vocabulary], for a step that only wants the best token */
 };
 
 /* Rounded up to whole cache lines, as aligned_alloc wants it. */
@@ -25,7 +28,7 @@ static float *alloc_floats(size_t count)
 }
 
 /* Pair i turns by position * base^(-2i / head_dim). */
-static void fill_turns(float *turns, const struct model_shape *s, size_t positions)
+void forward_fill_turns(float *turns, const struct model_shape *s, size_t positions)
 {
     for (size_t i = 0; i < s->head_dim / 2; i++) {
         const double step = pow(s->rope_base, -2.0 * (double)i / (double)s->head_dim);
@@ -54,12 +57,14 @@ struct forward *forward_create(const struct model *model, size_t max_rows, size_
     f->attended = alloc_floats(max_rows * s->heads * s->head_dim);
     f->gate_up = alloc_floats(max_rows * 2 * s->feed_forward);
     f->turns = alloc_floats(positions * s->head_dim);
-    if (!f->x || !f->normed || !f->qkv || !f->attended || !f->gate_up || !f->turns) {
+    f->logits = alloc_floats(s->vocabulary);
+    if (!f->x || !f->normed || !f->qkv || !f->attended || !f->gate_up || !f->turns ||
+        !f->logits) {
         forward_destroy(f);
         gen_fail(err, "No memory for the forward pass.");
         return NULL;
     }
-    fill_turns(f->turns, s, positions);
+    forward_fill_turns(f->turns, s, positions);
     return f;
 }
 
@@ -73,26 +78,8 @@ void forward_destroy(struct forward *f)
     free(f->attended);
     free(f->gate_up);
     free(f->turns);
+    free(f->logits);
     free(f);
-}
-
-/* y[rows][outputs] = x[rows][inputs] * w[outputs][inputs]^T, plus y itself if keep is 1. */
-struct product {
-    const float *w, *x;
-    float *y;
-    size_t outputs, inputs, x_stride;
-    float keep;
-};
-
-static void multiply(const struct product *p, size_t rows)
-{
-    const blasint outputs = (blasint)p->outputs, inputs = (blasint)p->inputs;
-    if (rows == 1)
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, outputs, inputs, 1.0f, p->w, inputs, p->x, 1, p->keep,
-                    p->y, 1);
-    else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, outputs, inputs, 1.0f, p->x,
-                    (blasint)p->x_stride, p->w, inputs, p->keep, p->y, outputs);
 }
 
 static void rms_norm(const float *x, const float *weight, size_t n, float epsilon, float *out)
@@ -149,7 +136,7 @@ static int attention_block(struct forward *f, const struct attention *attention,
     const struct model_layer *w = &f->model->layers[layer];
     const size_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim, stride = q + 2 * kv;
     norm_rows(f, w->attention_norm, step->rows);
-    multiply(&(struct product){w->qkv, f->normed, f->qkv, stride, s->embedding, s->embedding, 0.0f},
+    products_multiply(&(struct product){w->qkv, f->normed, f->qkv, stride, s->embedding, s->embedding, 0.0f},
              step->rows);
     rope_rows(f, step->rows, step->first_position);
     const struct attention_rows rows = {.q = f->qkv,
@@ -161,7 +148,7 @@ static int attention_block(struct forward *f, const struct attention *attention,
                                         .out_stride = q};
     if (attention->attend(attention->self, layer, &rows, err) != 0)
         return -1;
-    multiply(&(struct product){w->attention_out, f->attended, f->x, s->embedding, q, q, 1.0f},
+    products_multiply(&(struct product){w->attention_out, f->attended, f->x, s->embedding, q, q, 1.0f},
              step->rows);
     return 0;
 }
@@ -172,25 +159,53 @@ static void feed_forward_block(struct forward *f, size_t layer, size_t rows)
     const struct model_layer *w = &f->model->layers[layer];
     const size_t n = s->feed_forward;
     norm_rows(f, w->ffn_norm, rows);
-    multiply(
+    products_multiply(
         &(struct product){w->gate_up, f->normed, f->gate_up, 2 * n, s->embedding, s->embedding, 0.0f},
         rows);
     swiglu_rows(f, rows);
-    multiply(&(struct product){w->down, f->gate_up, f->x, s->embedding, n, 2 * n, 1.0f}, rows);
+    products_multiply(&(struct product){w->down, f->gate_up, f->x, s->embedding, n, 2 * n, 1.0f}, rows);
 }
 
-static int check_step(const struct forward *f, const struct forward_step *step, struct gen_error *err)
+int forward_check_step(const struct forward_limits *limits, const struct forward_step *step,
+                       struct gen_error *err)
 {
-    if (step->rows == 0 || step->rows > f->max_rows)
-        return gen_fail(err, "A step of %zu rows; 1 to %zu are allowed.", step->rows, f->max_rows);
-    if (step->first_position > f->positions || step->rows > f->positions - step->first_position)
+    if (step->rows == 0 || step->rows > limits->max_rows)
+        return gen_fail(err, "A step of %zu rows; 1 to %zu are allowed.", step->rows, limits->max_rows);
+    if (step->first_position > limits->positions ||
+        step->rows > limits->positions - step->first_position)
         return gen_fail(err, "Position %zu is beyond the %zu that were set up.",
-                        step->first_position + step->rows - 1, f->positions);
+                        step->first_position + step->rows - 1, limits->positions);
     for (size_t r = 0; r < step->rows; r++)
-        if (step->tokens[r] < 0 || (size_t)step->tokens[r] >= f->model->shape.vocabulary)
+        if (step->tokens[r] < 0 || (size_t)step->tokens[r] >= limits->vocabulary)
             return gen_fail(err, "Token %d is not in the vocabulary of %zu.", step->tokens[r],
-                            f->model->shape.vocabulary);
+                            limits->vocabulary);
     return 0;
+}
+
+static void logits_of_row(struct forward *f, size_t row, float *out)
+{
+    const struct model *m = f->model;
+    const size_t n = m->shape.embedding;
+    rms_norm(f->x + row * n, m->output_norm, n, m->shape.norm_epsilon, f->normed);
+    products_multiply(&(struct product){m->output, f->normed, out, m->shape.vocabulary, n, n, 0.0f}, 1);
+}
+
+static void output(struct forward *f, const struct forward_step *step)
+{
+    const size_t vocabulary = f->model->shape.vocabulary;
+    float *logits = step->logits != NULL ? step->logits : f->logits;
+    if (step->all_logits != NULL) {
+        const struct model *m = f->model;
+        const size_t n = m->shape.embedding;
+        norm_rows(f, m->output_norm, step->rows);
+        products_multiply(&(struct product){m->output, f->normed, step->all_logits, vocabulary, n, n,
+                                            0.0f},
+                          step->rows);
+    }
+    if (step->logits != NULL || step->best != NULL)
+        logits_of_row(f, step->rows - 1, logits);
+    if (step->best != NULL)
+        *step->best = (int32_t)sample_highest(logits, vocabulary);
 }
 
 int forward_run(struct forward *f, const struct attention *attention, const struct forward_step *step,
@@ -198,7 +213,9 @@ int forward_run(struct forward *f, const struct attention *attention, const stru
 {
     const struct model *m = f->model;
     const size_t n = m->shape.embedding;
-    if (check_step(f, step, err) != 0 || attention->begin(attention->self, step->rows, err) != 0)
+    const struct forward_limits limits = {f->max_rows, f->positions, m->shape.vocabulary};
+    if (forward_check_step(&limits, step, err) != 0 ||
+        attention->begin(attention->self, step->rows, err) != 0)
         return -1;
     for (size_t r = 0; r < step->rows; r++)
         memcpy(f->x + r * n, m->token_embedding + (size_t)step->tokens[r] * n, n * sizeof *f->x);
@@ -209,10 +226,6 @@ int forward_run(struct forward *f, const struct attention *attention, const stru
     }
     if (attention->end(attention->self, err) != 0)
         return -1;
-    if (step->logits != NULL) {
-        rms_norm(f->x + (step->rows - 1) * n, m->output_norm, n, m->shape.norm_epsilon, f->normed);
-        multiply(&(struct product){m->output, f->normed, step->logits, m->shape.vocabulary, n, n, 0.0f},
-                 1);
-    }
+    output(f, step);
     return 0;
 }

@@ -7,7 +7,8 @@
  *   logits = Output n(x)        with n the RMS norm
  *
  * A step of the same rows at the same positions gives the same bits, given the same attention:
- * buffers are aligned alike, and OpenBLAS runs with a fixed number of threads.
+ * buffers are aligned alike, and OpenBLAS runs with a fixed number of threads. This is the host's;
+ * gpu_backend.c has the same for a GPU.
  */
 #ifndef FORWARD_H
 #define FORWARD_H
@@ -25,15 +26,25 @@ struct forward *forward_create(const struct model *model, size_t max_rows, size_
                                struct gen_error *err);
 void forward_destroy(struct forward *f);
 
-/* Runs tokens[0..rows) at positions first_position and on. Writes the last row's logits,
- * [vocabulary], unless logits is NULL. */
+/* Runs tokens[0..rows) at positions first_position and on. What is NULL of the rest isn't wanted. */
 struct forward_step {
     const int32_t *tokens;
     size_t rows;
     size_t first_position;
-    float *logits;
+    float *logits;     /* [vocabulary]: of the last row */
+    float *all_logits; /* [rows][vocabulary] */
+    int32_t *best;     /* the likeliest token behind the last row */
 };
 int forward_run(struct forward *f, const struct attention *attention, const struct forward_step *step,
                 struct gen_error *err);
+
+/* What all backends share. */
+struct forward_limits {
+    size_t max_rows, positions, vocabulary;
+};
+int forward_check_step(const struct forward_limits *limits, const struct forward_step *step,
+                       struct gen_error *err);
+/* turns[positions][head_dim]: cosine and sine for each pair of a head. */
+void forward_fill_turns(float *turns, const struct model_shape *shape, size_t positions);
 
 #endif

@@ -2,6 +2,7 @@
 #include "kv.h"
 
 #include <rollkv/host.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "stopwatch.h"
@@ -9,6 +10,9 @@
 struct kv {
     rkv_cache *cache;
     size_t head_dim;
+    bool is_host;
+    void *stream;
+    rkv_type out_type;
     uint64_t spent_ns;
 };
 
@@ -72,7 +76,7 @@ static int fill_params(struct kv_params *p, const struct model_shape *shape,
     for (uint32_t i = 0; i < layers; i++)
         fill_layer(p, shape, settings, i);
     rkv_cache_params *c = &p->params;
-    c->device = RKV_DEVICE_HOST;
+    c->device = settings->device;
     c->kv_layers = p->kv_layers;
     c->sites = p->sites;
     c->n_kv_layers = c->n_sites = layers;
@@ -83,8 +87,10 @@ static int fill_params(struct kv_params *p, const struct model_shape *shape,
     c->ring_bytes = settings->ring_bytes;
     c->device_limit_bytes = settings->device_limit_bytes;
     c->step_ns = settings->step_ns;
-    c->host.link_bytes_per_s = settings->link_bytes_per_s;
-    c->host.n_threads = settings->threads;
+    if (settings->device == RKV_DEVICE_HOST) {
+        c->host.link_bytes_per_s = settings->link_bytes_per_s;
+        c->host.n_threads = settings->threads;
+    }
     return 0;
 }
 
@@ -121,6 +127,9 @@ struct kv *kv_create(const struct model_shape *shape, const struct kv_settings *
         return NULL;
     }
     kv->head_dim = shape->head_dim;
+    kv->is_host = settings->device == RKV_DEVICE_HOST;
+    kv->stream = settings->stream;
+    kv->out_type = settings->out_type;
     if (create_cache(kv, shape, settings, err) != 0) {
         free(kv);
         return NULL;
@@ -154,29 +163,29 @@ static int begin(void *self, size_t rows, struct gen_error *err)
 }
 
 /* The data is only read where the library takes q, k and v. */
-static rkv_tensor tensor(const float *data, size_t row_stride, size_t head_stride)
+static rkv_tensor tensor(const void *data, rkv_type type, size_t row_stride, size_t head_stride)
 {
     return (rkv_tensor){.data = (void *)(uintptr_t)data,
-                        .type = RKV_TYPE_F32,
+                        .type = type,
                         .row_stride = (int64_t)row_stride,
                         .head_stride = (int64_t)head_stride};
 }
 
-/* Everything goes to the cache's default stream. The matrix products run on the calling thread,
- * which therefore waits for each attention; the copies of later layers run on meanwhile. */
+/* On the host, matrix products run on the calling thread, which therefore waits for each attention;
+ * the copies of later layers run on meanwhile. On a GPU all is queued on one stream. */
 static int attend(void *self, size_t layer, const struct attention_rows *x, struct gen_error *err)
 {
     struct kv *kv = self;
     const uint64_t started = stopwatch_now_ns();
     rkv_attend_params params = RKV_ATTEND_PARAMS_INIT;
     params.site = (uint32_t)layer;
-    params.q = tensor(x->q, x->qkv_stride, kv->head_dim);
-    params.k = tensor(x->k, x->qkv_stride, kv->head_dim);
-    params.v = tensor(x->v, x->qkv_stride, kv->head_dim);
-    params.out = tensor(x->out, x->out_stride, kv->head_dim);
-    int rc = check(rkv_step_attend(kv->cache, &params, NULL), "An attention call failed", err);
-    if (rc == 0)
-        rc = check(rkv_host_stream_sync(kv->cache, NULL), "Waiting for an attention failed", err);
+    params.q = tensor(x->q, RKV_TYPE_F32, x->qkv_stride, kv->head_dim);
+    params.k = tensor(x->k, RKV_TYPE_F32, x->qkv_stride, kv->head_dim);
+    params.v = tensor(x->v, RKV_TYPE_F32, x->qkv_stride, kv->head_dim);
+    params.out = tensor(x->out, kv->out_type, x->out_stride, kv->head_dim);
+    int rc = check(rkv_step_attend(kv->cache, &params, kv->stream), "An attention call failed", err);
+    if (rc == 0 && kv->is_host)
+        rc = check(rkv_host_stream_sync(kv->cache, kv->stream), "Waiting for an attention failed", err);
     kv->spent_ns += stopwatch_now_ns() - started;
     return rc;
 }
@@ -185,7 +194,7 @@ static int end(void *self, struct gen_error *err)
 {
     struct kv *kv = self;
     const uint64_t started = stopwatch_now_ns();
-    const int rc = check(rkv_step_end(kv->cache, NULL, NULL), "A step can't end", err);
+    const int rc = check(rkv_step_end(kv->cache, NULL, kv->stream), "A step can't end", err);
     kv->spent_ns += stopwatch_now_ns() - started;
     return rc;
 }

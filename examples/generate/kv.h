@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Attention through librollkv: one KV layer and one site per model layer, one sequence. The only
- * file pair that calls the library for a step; it runs on the host executor.
+ * file pair that calls the library for a step.
  */
 #ifndef KV_H
 #define KV_H
@@ -12,6 +12,9 @@
 #include "model.h"
 
 struct kv_settings {
+    int32_t device;          /* as rkv_cache_params has it */
+    void *stream;            /* of that device; NULL: the cache's default stream */
+    rkv_type out_type;       /* of what attention writes; q, k and v are f32 */
     uint64_t positions;      /* capacity in cells */
     size_t max_rows;         /* of a step */
     rkv_type type_k, type_v; /* storage */
@@ -32,7 +35,8 @@ struct kv *kv_create(const struct model_shape *shape, const struct kv_settings *
                      struct gen_error *err);
 void kv_destroy(struct kv *kv);
 struct attention kv_attention(struct kv *kv);
-/* Time in the library's calls for steps so far, with waiting for their results. */
+/* Time in the library's calls for steps so far; on the host with waiting for their results, which a
+ * GPU runs later. */
 uint64_t kv_spent_ns(const struct kv *kv);
 
 /* What kv_create would take with these settings. */

@@ -94,7 +94,7 @@ static int attend(void *self, size_t layer, const struct attention_rows *x, stru
         for (size_t h = 0; h < n->heads; h++) {
             const size_t kv_head = h / (n->heads / n->kv_heads);
             one_head(n, x->q + r * x->qkv_stride + h * dim, k + kv_head * dim, v + kv_head * dim,
-                     n->stored + r + 1, x->out + r * x->out_stride + h * dim);
+                     n->stored + r + 1, (float *)x->out + r * x->out_stride + h * dim);
         }
     return 0;
 }

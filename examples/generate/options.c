@@ -13,6 +13,7 @@ enum option_id {
     ID_PROMPT,
     ID_PROMPT_FILE,
     ID_MAX_PROMPT,
+    ID_DECODE_LAST,
     ID_TOKENS,
     ID_CHUNK,
     ID_CHAT,
@@ -21,6 +22,7 @@ enum option_id {
     ID_IGNORE_EOS,
     ID_MODE,
     ID_DEVICE,
+    ID_WHICH_DEVICE,
     ID_DEVICE_LIMIT,
     ID_RESIDENT,
     ID_RING,
@@ -33,6 +35,7 @@ enum option_id {
     ID_ATTENTION,
     ID_COMPARE,
     ID_LOGITS_HASH,
+    ID_DUMP_LOGITS,
     ID_QUIET,
     ID_HELP
 };
@@ -48,6 +51,7 @@ static const struct {
     {ID_PROMPT, "prompt", "TEXT", "text to continue"},
     {ID_PROMPT_FILE, "prompt-file", "FILE", "the same, from a file"},
     {ID_MAX_PROMPT, "max-prompt-tokens", "N", "cut the prompt to its first N tokens"},
+    {ID_DECODE_LAST, "decode-last", "N", "the prompt's last N tokens go in one by one (0)"},
     {ID_CHAT, "chat", NULL, "wrap the prompt as a question to a chat model (ChatML)"},
     {ID_TOKENS, "tokens", "N", "tokens to generate (64)"},
     {ID_CHUNK, "chunk", "N", "prompt tokens per step (256)"},
@@ -55,12 +59,16 @@ static const struct {
     {ID_SEED, "seed", "N", "of the random choice at temperatures above 0 (1)"},
     {ID_IGNORE_EOS, "ignore-eos", NULL, "go on behind an end-of-text token"},
     {ID_MODE, "mode", "MODE", "resident (all of the cache on the device), ring, oplevel (ring)"},
-    {ID_DEVICE, "device", "host", "the host executor, the only one so far"},
+    {ID_DEVICE, "device", "WHICH",
+     "cuda: the first GPU; host: the CPU, with the library's host executor;\n" INDENT
+     "auto: the GPU where there is one (auto)"},
+    {ID_WHICH_DEVICE, "which-device", NULL, "print which device it comes to, and end"},
     {ID_DEVICE_LIMIT, "device-limit-mb", "N", "device memory for the cache; not in mode resident"},
     {ID_RESIDENT, "resident-cells", "N", "cells per layer kept on the device, or 'none', 'all'"},
     {ID_RING, "ring-mb", "X", "size of the ring (chosen by the library)"},
     {ID_LINK, "link-gbs", "X",
-     "speed of the host executor's link in GB/s (4 under --compare, else as fast as it copies)"},
+     "speed of the host executor's link in GB/s (4 under --compare, else as fast\n" INDENT
+     "as it copies)"},
     {ID_KV_TYPE, "kv-type", "TYPE", "storage of K and V: f16, bf16, fp8, q8_0, q4_0 (f16)"},
     {ID_K_TYPE, "k-type", "TYPE", "of K alone"},
     {ID_V_TYPE, "v-type", "TYPE", "of V alone"},
@@ -73,6 +81,7 @@ static const struct {
      "(unless given: what a window of an eighth of the cells needs); check\n" INDENT
      "that all logits have the same bits, and print a table"},
     {ID_LOGITS_HASH, "logits-hash", NULL, "print a hash over the logits of all steps"},
+    {ID_DUMP_LOGITS, "dump-logits", "FILE", "write the logits of all positions (layout: dump.h)"},
     {ID_QUIET, "quiet", NULL, "no progress"},
     {ID_HELP, "help", NULL, "this text"},
 };
@@ -171,6 +180,17 @@ static int read_mode(const char *text, enum generate_mode *out, struct gen_error
     return gen_fail(err, "--mode %s: resident, ring and oplevel are supported.", text);
 }
 
+static int read_device(const char *text, enum generate_device *out, struct gen_error *err)
+{
+    static const char *const names[] = {"auto", "host", "cuda"}; /* in the order of the enum */
+    for (int i = 0; i < 3; i++)
+        if (strcmp(names[i], text) == 0) {
+            *out = (enum generate_device)i;
+            return 0;
+        }
+    return gen_fail(err, "--device %s: 'auto', 'host' and 'cuda' are supported.", text);
+}
+
 static int read_resident(const char *text, uint64_t *out, struct gen_error *err)
 {
     if (strcmp(text, "none") == 0)
@@ -196,9 +216,7 @@ static int apply_choice(struct options *o, enum option_id id, const char *name, 
 {
     switch (id) {
     case ID_MODE: return read_mode(text, &o->mode, err);
-    case ID_DEVICE:
-        return strcmp(text, "host") == 0 ? 0
-                                         : gen_fail(err, "--device %s: only 'host' is built.", text);
+    case ID_DEVICE: return read_device(text, &o->device, err);
     case ID_RESIDENT: return read_resident(text, &o->resident_cells, err);
     case ID_KV_TYPE:
         if (read_type(name, text, &o->type_k, err) != 0)
@@ -226,16 +244,21 @@ static int apply(struct options *o, enum option_id id, const char *name, const c
     case ID_IGNORE_EOS: o->ignore_eos = true; return 0;
     case ID_COMPARE: o->compare = true; return 0;
     case ID_LOGITS_HASH: o->logits_hash = true; return 0;
+    case ID_WHICH_DEVICE: o->which_device = true; return 0;
+    case ID_DUMP_LOGITS: o->dump_path = text; return 0;
     case ID_QUIET: o->quiet = true; return 0;
     case ID_HELP: o->help = true; return 0;
     case ID_MAX_PROMPT: return read_count(name, text, 1, &o->max_prompt_tokens, err);
+    case ID_DECODE_LAST: return read_count(name, text, 0, &o->decode_last, err);
     case ID_TOKENS: return read_count(name, text, 1, &o->tokens, err);
     case ID_CHUNK: return read_count(name, text, 1, &o->chunk, err);
     case ID_SEED: return read_count(name, text, 0, &o->seed, err);
     case ID_TEMPERATURE: return read_number(name, text, 0, 100, &o->temperature, err);
     case ID_DEVICE_LIMIT: return read_size(name, text, 1e6, &o->device_limit_bytes, err);
     case ID_RING: return read_size(name, text, 1e6, &o->ring_bytes, err);
-    case ID_LINK: return read_size(name, text, 1e9, &o->link_bytes_per_s, err);
+    case ID_LINK:
+        o->link_given = true;
+        return read_size(name, text, 1e9, &o->link_bytes_per_s, err);
     case ID_TILE:
         rc = read_count(name, text, 16, &count, err);
         o->tile_cells = (uint32_t)count;
@@ -258,6 +281,12 @@ static int check_together(const struct options *o, struct gen_error *err)
         return gen_fail(err, "--chunk %zu: at most 4096.", o->chunk);
     if (o->naive && o->compare)
         return gen_fail(err, "--compare compares modes of the library: not with --attention naive.");
+    if (o->naive && o->device == DEVICE_CUDA)
+        return gen_fail(err, "--attention naive runs on the host: not with --device cuda.");
+    if (o->link_given && o->device == DEVICE_CUDA)
+        return gen_fail(err, "--link-gbs is for the host executor: not with --device cuda.");
+    if (o->compare && o->dump_path != NULL)
+        return gen_fail(err, "--dump-logits is for a single run: not with --compare.");
     if (o->tile_cells > 4096)
         return gen_fail(err, "--tile %u: at most 4096.", o->tile_cells);
     return 0;
@@ -269,9 +298,8 @@ int options_parse(struct options *o, int argc, char **argv, struct gen_error *er
     for (size_t i = 0; i < TABLE_SIZE; i++)
         list[i] = (struct option){table[i].name, table[i].value ? required_argument : no_argument, NULL,
                                   (int)table[i].id};
-    static const uint64_t not_given = UINT64_MAX, compare_link_bytes_per_s = 4000000000;
-    *o = (struct options){.link_bytes_per_s = not_given,
-                          .tokens = 64,
+    static const uint64_t compare_link_bytes_per_s = 4000000000;
+    *o = (struct options){.tokens = 64,
                           .chunk = 256,
                           .seed = 1,
                           .mode = GENERATE_RING,
@@ -289,7 +317,10 @@ int options_parse(struct options *o, int argc, char **argv, struct gen_error *er
     }
     if (optind < argc)
         return gen_fail(err, "'%s' is no option; see --help.", argv[optind]);
-    if (o->link_bytes_per_s == not_given)
-        o->link_bytes_per_s = o->compare ? compare_link_bytes_per_s : 0;
-    return o->help ? 0 : check_together(o, err);
+    if (!o->link_given && o->compare)
+        o->link_bytes_per_s = compare_link_bytes_per_s;
+    /* Both are the host's, so they choose it. */
+    if (o->device == DEVICE_AUTO && (o->naive || o->link_given))
+        o->device = DEVICE_HOST;
+    return o->help || o->which_device ? 0 : check_together(o, err);
 }

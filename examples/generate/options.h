@@ -14,11 +14,17 @@
 
 enum generate_mode { GENERATE_RESIDENT, GENERATE_RING, GENERATE_OP_LEVEL, GENERATE_MODES };
 
+/* Who runs the model and keeps the cache. */
+enum generate_device { DEVICE_AUTO, DEVICE_HOST, DEVICE_CUDA };
+
 struct options {
     const char *model_path;
     const char *prompt;
     const char *prompt_path;
+    const char *dump_path;    /* NULL: no dump of logits */
     size_t max_prompt_tokens; /* 0: all */
+    size_t decode_last;       /* so many of the prompt's tokens go in one by one */
+    enum generate_device device;
     size_t tokens;
     size_t chunk;
     double temperature;
@@ -27,7 +33,8 @@ struct options {
     uint64_t device_limit_bytes; /* 0: not given */
     uint64_t resident_cells;     /* RKV_RESIDENT_AUTO: not given */
     uint64_t ring_bytes;
-    uint64_t link_bytes_per_s;
+    uint64_t link_bytes_per_s; /* of the host executor */
+    bool link_given;
     rkv_type type_k, type_v;
     uint32_t tile_cells;
     int threads;
@@ -37,6 +44,7 @@ struct options {
     bool logits_hash;
     bool ignore_eos;
     bool quiet;
+    bool which_device; /* say which one it is, and end */
     bool help;
 };
 

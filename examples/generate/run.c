@@ -18,6 +18,8 @@ struct run {
     struct kv *kv; /* one of these two is there */
     struct naive *naive;
     struct sampler sampler;
+    float *all_logits; /* of a step, for the dump */
+    int32_t best;      /* of the last step */
     struct gen_error *err;
 };
 
@@ -34,7 +36,10 @@ struct kv_settings engine_kv_settings(const struct engine *e, const struct run_s
 {
     const struct options *o = e->options;
     const bool is_resident = s->mode == GENERATE_RESIDENT;
-    return (struct kv_settings){.positions = e->positions,
+    return (struct kv_settings){.device = e->backend.device,
+                                .stream = e->backend.stream,
+                                .out_type = e->backend.out_type,
+                                .positions = e->positions,
                                 .max_rows = o->chunk,
                                 .type_k = o->type_k,
                                 .type_v = o->type_v,
@@ -76,15 +81,31 @@ static int streamed_bytes(const struct run *r, uint64_t *out)
     return 0;
 }
 
-/* One step; its logits go into the record, and to *out_logits for sampling. */
+static bool samples(const struct run *r)
+{
+    return r->settings->forced == NULL && r->sampler.temperature > 0.0f;
+}
+
+/* One step. Where logits are wanted they go into the record, and to *out_logits for sampling. */
 static int step(struct run *r, const int32_t *tokens, size_t rows, size_t position, float **out_logits)
 {
-    *out_logits = record_next(&r->result->record);
-    const struct forward_step s = {tokens, rows, position, *out_logits};
-    if (forward_run(r->engine->forward, &r->attention, &s, r->err) != 0)
+    struct engine *e = r->engine;
+    const bool keeps = !r->settings->keeps_no_logits;
+    *out_logits = keeps || samples(r) ? record_next(&r->result->record) : NULL;
+    const struct forward_step s = {tokens, rows, position, *out_logits, r->all_logits, &r->best};
+    if (e->backend.run(e->backend.self, &r->attention, &s, r->err) != 0)
         return -1;
-    record_done(&r->result->record);
-    return 0;
+    if (keeps)
+        record_done(&r->result->record);
+    return r->all_logits == NULL ? 0
+                                 : dump_rows(&e->dump, position, tokens, r->all_logits, rows, r->err);
+}
+
+/* How many of the prompt's tokens from `at` on make the next step. */
+static size_t next_rows(const struct engine *e, size_t at)
+{
+    const size_t alone = e->prompt.count - e->options->decode_last, chunk = e->options->chunk;
+    return at >= alone ? 1 : alone - at < chunk ? alone - at : chunk;
 }
 
 static int prefill(struct run *r, float **out_logits)
@@ -93,8 +114,7 @@ static int prefill(struct run *r, float **out_logits)
     const uint64_t started = stopwatch_now_ns();
     progress_start(&e->progress, "reading the prompt");
     for (size_t at = 0; at < e->prompt.count;) {
-        const size_t left = e->prompt.count - at, chunk = e->options->chunk;
-        const size_t rows = left < chunk ? left : chunk;
+        const size_t rows = next_rows(e, at);
         if (step(r, e->prompt.ids + at, rows, at, out_logits) != 0)
             return -1;
         at += rows;
@@ -122,7 +142,8 @@ static int choose(struct run *r, const float *logits, int32_t *out_id)
     struct token_list *list = &r->result->generated;
     const struct token_list *forced = r->settings->forced;
     *out_id = forced != NULL ? forced->ids[list->count]
-                             : sample_next(&r->sampler, logits, e->model.shape.vocabulary);
+              : samples(r)   ? sample_next(&r->sampler, logits, e->model.shape.vocabulary)
+                             : r->best;
     if (token_list_add(list, *out_id, r->err) != 0)
         return -1;
     print_token(r, *out_id);
@@ -184,7 +205,7 @@ int engine_run(struct engine *e, const struct run_settings *settings, struct run
                struct gen_error *err)
 {
     const struct options *o = e->options;
-    const size_t steps = (e->prompt.count + o->chunk - 1) / o->chunk + o->tokens;
+    const size_t steps = (e->prompt.count + o->chunk - 1) / o->chunk + 1 + o->decode_last + o->tokens;
     struct run r = {.engine = e, .settings = settings, .result = out, .err = err};
     int rc = -1;
     *out = (struct run_result){0};
@@ -192,7 +213,9 @@ int engine_run(struct engine *e, const struct run_settings *settings, struct run
     r.sampler.weights = malloc(e->model.shape.vocabulary * sizeof *r.sampler.weights);
     out->decode_ns = calloc(o->tokens, sizeof *out->decode_ns);
     out->attend_ns = calloc(o->tokens, sizeof *out->attend_ns);
-    if (r.sampler.weights == NULL || out->decode_ns == NULL || out->attend_ns == NULL)
+    if (e->dump.file != NULL)
+        r.all_logits = malloc(o->chunk * e->model.shape.vocabulary * sizeof *r.all_logits);
+    if ((e->dump.file != NULL && r.all_logits == NULL) || r.sampler.weights == NULL || out->decode_ns == NULL || out->attend_ns == NULL)
         gen_fail(err, "No memory for a run of %zu tokens.", o->tokens);
     else if (record_init(&out->record, e->model.shape.vocabulary, steps, err) == 0 &&
              open_attention(&r) == 0)
@@ -201,6 +224,7 @@ int engine_run(struct engine *e, const struct run_settings *settings, struct run
     kv_destroy(r.kv);
     naive_destroy(r.naive);
     free(r.sampler.weights);
+    free(r.all_logits);
     if (rc != 0)
         run_result_free(out);
     return rc;

@@ -12,8 +12,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Of equal logits the first wins. */
-static size_t highest(const float *logits, size_t count)
+size_t sample_highest(const float *logits, size_t count)
 {
     size_t best = 0;
     for (size_t i = 1; i < count; i++)
@@ -24,7 +23,7 @@ static size_t highest(const float *logits, size_t count)
 
 int32_t sample_next(struct sampler *s, const float *logits, size_t count)
 {
-    const size_t best = highest(logits, count);
+    const size_t best = sample_highest(logits, count);
     if (s->temperature <= 0.0f)
         return (int32_t)best;
     double sum = 0.0;

@@ -12,6 +12,8 @@ struct sampler {
     double *weights;   /* room for as many values as there are logits */
 };
 
+/* The index of the highest one; of equal ones the first. */
+size_t sample_highest(const float *logits, size_t count);
 int32_t sample_next(struct sampler *s, const float *logits, size_t count);
 
 #endif

@@ -7,14 +7,23 @@
 #include <ctype.h>
 #include <stdio.h>
 
+/* CUDA says 'insufficient' of a driver that is not there, too. */
+static const char *reason(cudaError_t e)
+{
+    int version = 0;
+    if (e == cudaErrorInsufficientDriver && cudaDriverGetVersion(&version) == cudaSuccess && version == 0)
+        return "no CUDA driver is loaded";
+    return cudaGetErrorString(e);
+}
+
 uint32_t rkvi_device_cuda_count(const char **out_why)
 {
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
     const char *why = "there is no CUDA device";
     if (e != cudaSuccess) {
+        why = reason(e);
         cudaGetLastError();
-        why = cudaGetErrorString(e);
         n = 0;
     }
     if (out_why)
@@ -22,7 +31,7 @@ uint32_t rkvi_device_cuda_count(const char **out_why)
     return (uint32_t)n;
 }
 
-/* -1 where the system does not say; so does a machine of one node, with -1. */
+/* -1 where the system does not say. */
 static int32_t numa_node_of(int ordinal)
 {
     char id[32], path[96];

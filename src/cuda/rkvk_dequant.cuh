@@ -37,23 +37,23 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-constexpr bool rkvk_has_scales(rkv_type type)
+static __host__ __device__ constexpr bool rkvk_has_scales(rkv_type type)
 {
     return type == RKV_TYPE_Q8_0 || type == RKV_TYPE_Q4_0;
 }
 
-constexpr int rkvk_row_bytes(rkv_type type, int dim)
+static __host__ __device__ constexpr int rkvk_row_bytes(rkv_type type, int dim)
 {
     return type == RKV_TYPE_F16 || type == RKV_TYPE_BF16 ? 2 * dim : type == RKV_TYPE_Q4_0 ? dim / 2 : dim;
 }
 
-constexpr int rkvk_scale_bytes(rkv_type type, int dim)
+static __host__ __device__ constexpr int rkvk_scale_bytes(rkv_type type, int dim)
 {
     return rkvk_has_scales(type) ? dim / 32 * 2 : 0;
 }
 
 /* What stored numbers, as they stand in the fragments, are multiplied by. */
-constexpr float rkvk_unit(rkv_type type)
+static __host__ __device__ constexpr float rkvk_unit(rkv_type type)
 {
     return type == RKV_TYPE_FP8_E4M3 ? 256.0f : 1.0f;
 }

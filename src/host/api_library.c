@@ -8,6 +8,11 @@
 #include "rkvi_config.h"
 #include "rollkv/version.h"
 
+#if RKVI_HAVE_CUDA
+#define BUILT_CUDA ", cuda"
+#else
+#define BUILT_CUDA ""
+#endif
 #if RKVI_HAVE_AVX2
 #define BUILT_AVX2 ", avx2"
 #else
@@ -46,7 +51,7 @@ const char *rkv_version_string(void)
 
 const char *rkv_build_info(void)
 {
-    return RKVI_BUILD_INFO "; executors: host; kernels: ref" BUILT_AVX2 BUILT_AVX512
+    return RKVI_BUILD_INFO "; executors: host" BUILT_CUDA "; kernels: ref" BUILT_AVX2 BUILT_AVX512
                            "; NUMA: " BUILT_NUMA;
 }
 

@@ -270,6 +270,7 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     if (l->device_place != RKVI_NO_PLACE)
         want_marks(c, layer, l->device_place); /* a bring-back of an aborted step may be in flight */
     if (l->state == RKVI_LEAVING && l->device_place != RKVI_NO_PLACE) {
+        m.enter_step = l->enter_step;
         rkv_status s = add_move(c, &m);
         if (s == RKV_OK)
             rkvi_tile_apply(l, RKVI_TILE_REOPEN);
@@ -548,12 +549,25 @@ static void settle_promotions(rkvi_cache *c)
     }
 }
 
+static bool has_left(const rkvi_cache *c, uint32_t layer)
+{
+    for (uint32_t i = 0; i < c->n_moves; i++)
+        if (c->moves[i].kind == RKVI_MOVE_LEAVE && c->moves[i].layer == layer && c->moves[i].done)
+            return true;
+    return false;
+}
+
 static void undo_move(rkvi_cache *c, rkvi_move *m)
 {
     rkvi_tile_layer *l = at(c, m->tile, m->layer);
     rkvi_layer_state *ls = &c->layers[m->layer];
     switch (m->kind) {
-    case RKVI_MOVE_KEEP: ls->n_window--; break;
+    case RKVI_MOVE_KEEP:
+        if (has_left(c, m->layer)) /* a later tile may be on its way out: no gap below it */
+            rkvi_tile_apply(l, RKVI_TILE_KEEP);
+        else
+            ls->n_window--;
+        break;
     case RKVI_MOVE_LEAVE:
         if (!m->done && !m->has_copy)
             give_host(c, m->layer, l);
@@ -572,8 +586,13 @@ static void undo_move(rkvi_cache *c, rkvi_move *m)
         ls->n_window--;
         rkvi_pool_give(&ls->device, m->place);
         break;
-    case RKVI_MOVE_OPEN:   /* released with its tile */
-    case RKVI_MOVE_REOPEN: /* on the device, as good */
+    case RKVI_MOVE_REOPEN:
+        if (l->host_valid && l->state == RKVI_ON_DEVICE) { /* nothing was stored: it leaves, as before */
+            l->state = RKVI_LEAVING;
+            l->enter_step = m->enter_step;
+        }
+        break;
+    case RKVI_MOVE_OPEN: /* released with its tile */
         break;
     }
 }

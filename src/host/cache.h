@@ -54,6 +54,7 @@ typedef struct rkvi_move {
     bool done;
     uint32_t item;   /* PROMOTE: of the ring's list */
     uint32_t place;  /* BRING_BACK, PROMOTE: the device place */
+    uint64_t enter_step; /* REOPEN: of its leaving, for undo */
 } rkvi_move;
 
 /* Room for tiles that only pass through a prefill step. */

@@ -56,17 +56,35 @@ static uint64_t search_tiles(rkvi_config *cfg, const rkvi_wish *wish, rkvi_trial
     return low;
 }
 
+/* Windows that were asked for come before a ring that is ours to choose: where
+ * only the sum does not fit, the ring shrinks.  A smaller ring may take larger
+ * tables (more launches a site), hence the trials. */
+static rkv_status shrink_ring(rkvi_config *cfg, const rkvi_wish *wish, rkvi_trial *trial)
+{
+    const uint64_t least = 2 * cfg->largest_tile_layer_bytes;
+    rkv_status s = RKV_OK;
+    while (s == RKV_OK && cfg->device_bytes > cfg->device_limit_bytes && cfg->ring_bytes > least) {
+        const uint64_t excess = cfg->device_bytes - cfg->device_limit_bytes;
+        const uint64_t step = excess > cfg->ring_bytes / 16 ? excess : cfg->ring_bytes / 16;
+        trial->most_ring_bytes = cfg->ring_bytes > least + step ? cfg->ring_bytes - step : least;
+        s = rkvi_config_sizes(cfg, wish, trial);
+    }
+    return s;
+}
+
 /* AUTO: all where that fits; else what is left after all else, the same number
  * of tiles for each AUTO layer. */
 rkv_status rkvi_config_resolve(rkvi_config *cfg, const rkvi_wish *wish)
 {
     rkvi_trial trial = {.auto_tiles = UINT64_MAX};
     rkv_status s = rkvi_config_sizes(cfg, wish, &trial);
-    if (s != RKV_OK || !has_auto(cfg) || wish->all_resident ||
-        cfg->device_bytes <= cfg->device_limit_bytes)
+    if (s != RKV_OK || cfg->device_bytes <= cfg->device_limit_bytes)
         return s;
-    trial.auto_tiles = search_tiles(cfg, wish, &trial, &trial.auto_tiles);
-    return rkvi_config_sizes(cfg, wish, &trial);
+    if (has_auto(cfg) && !wish->all_resident) {
+        trial.auto_tiles = search_tiles(cfg, wish, &trial, &trial.auto_tiles);
+        s = rkvi_config_sizes(cfg, wish, &trial);
+    }
+    return s == RKV_OK && !wish->ring_bytes ? shrink_ring(cfg, wish, &trial) : s;
 }
 
 /* ------------------------------------------------------------ what would fit */

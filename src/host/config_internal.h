@@ -21,6 +21,7 @@ typedef struct rkvi_trial {
     uint64_t window_tiles; /* for all KV layers that are not RESIDENT_ALL, or for all of them */
     bool for_all;
     bool smallest_ring;
+    uint64_t most_ring_bytes; /* of a ring that is ours to choose; 0: no such bound */
 } rkvi_trial;
 
 /* What was asked, where the effective value takes its place in cfg. */

@@ -147,6 +147,8 @@ rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_
         cfg->ring_bytes = wish->ring_bytes / RKVI_PLACE_ALIGN * RKVI_PLACE_ALIGN;
     else
         cfg->ring_bytes = choose_ring(cfg, copy, list_bytes);
+    if (!wish->ring_bytes && trial->most_ring_bytes && cfg->ring_bytes > trial->most_ring_bytes)
+        cfg->ring_bytes = larger(trial->most_ring_bytes / RKVI_PLACE_ALIGN * RKVI_PLACE_ALIGN, largest);
 
     /* A copy that was asked for may fill the ring; one of ours leaves room for
      * others to arrive while it is read: a quarter of the ring, or half of what

@@ -157,8 +157,9 @@ typedef struct rkvi_merge_args {
  * Storing saturates: f16 to +-65504, bf16 to its largest finite value, fp8 to
  * +-448 after division by the scale; a block's f16 scale of q8_0 and q4_0 to
  * 65504; NaN is stored as 0.  Rounding to nearest, ties to even for f16, bf16,
- * fp8; q8_0: d = amax/127, q = round(x/d) half away from zero; q4_0: d = value
- * of largest magnitude / -8, q = min(15, (int)(x/d + 8.5)), as ggml. */
+ * fp8; q8_0: d = amax/127, q = round(x * (1/d)) half away from zero; q4_0: d =
+ * value of largest magnitude / -8, q = min(15, (int)(x * (1/d) + 8.5)), as
+ * ggml, with d not yet rounded to f16. */
 typedef struct rkvi_new_cell {
     uint64_t base;
     uint32_t cell;

@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * attend_prefill.cuh: states of rows over leaves in order (RKVI_OP_PREFILL).
+ *
+ * A block of 128 threads takes ROWS rows of one query head of an item, on M, and
+ * goes through cells, on N, in blocks of BC counted from the leaf's first cell in
+ * the tile.  As in FlashAttention-2, each warp has 16 rows for itself, and P goes
+ * from the accumulators of S straight into the fragments of A:
+ *
+ *   S (16 x BC)  = Q * K^T      Q from shared memory
+ *   O (16 x DV) += P * V        state o, m, l in registers, f32
+ *
+ * With D 512 two warps share 16 rows: both make S, each has half of O.
+ *
+ * K of block i + 1 arrives during P * V of block i, V of a block during its
+ * Q * K^T.  Types that the tensor cores don't take are copied raw, K and V
+ * together, and dequantised into tiles of f16 before use.
+ *
+ * A state may be cut after any leaf: m is kept in natural units and l is one
+ * number for a row, so that what is stored in a partial is all there is.  A block
+ * or a leaf of which a row sees nothing leaves the row's bits alone.
+ */
+#ifndef RKVK_ATTEND_PREFILL_CUH
+#define RKVK_ATTEND_PREFILL_CUH
+
+#include "rkvk_launch.cuh"
+#include "rkvk_leaves.cuh"
+
+/* ---------------------------------------------------------------- constants */
+
+template <rkv_type TYPE_K, rkv_type TYPE_V, int DIM_K, int DIM_V>
+struct rkvk_prefill_shape {
+    static constexpr rkv_type TK = TYPE_K, TV = TYPE_V;
+    static constexpr int DK = DIM_K, DV = DIM_V;
+    static constexpr int D = rkvk_max(DK, DV);
+    static constexpr int SHARE = D > 256 ? 2 : 1; /* warps that share rows */
+    static constexpr int ROWS = 16 * RKVK_WARPS / SHARE;
+    static constexpr int PARTS = 64 / ROWS; /* blocks for 64 rows */
+    static constexpr int BC = D <= 128 ? 64 : D <= 256 ? 32 : 16;
+    static constexpr int STEPS = DK / 16;   /* of Q * K^T */
+    static constexpr int NT = BC / 8;       /* tiles of cells of S */
+    static constexpr int OT = DV / 8 / SHARE; /* tiles of dims of a warp's O */
+
+    static constexpr bool BF16_K = TK == RKV_TYPE_BF16, BF16_V = TV == RKV_TYPE_BF16;
+    /* Both as they are stored? */
+    static constexpr bool DIRECT = (BF16_K || TK == RKV_TYPE_F16) && (BF16_V || TV == RKV_TYPE_F16);
+    static constexpr int K_ROW = rkvk_row_bytes(TK, DK), V_ROW = rkvk_row_bytes(TV, DV);
+    static constexpr int K_SCALE = rkvk_scale_bytes(TK, DK), V_SCALE = rkvk_scale_bytes(TV, DV);
+    static constexpr int K_PITCH = rkvk_pitch(2 * DK), V_PITCH = rkvk_pitch(2 * DV);
+    static constexpr int RAW_V_AT = BC * K_ROW, RAW_K_SCALE_AT = RAW_V_AT + BC * V_ROW;
+    static constexpr int RAW_V_SCALE_AT = RAW_K_SCALE_AT + BC * K_SCALE;
+    static constexpr int RAW = DIRECT ? 16 : RAW_V_SCALE_AT + BC * V_SCALE;
+
+    static_assert(DK % 16 == 0 && DV % (16 * SHARE) == 0, "head dims");
+};
+
+/* ------------------------------------------------------------ shared memory */
+
+template <typename S>
+struct rkvk_prefill_smem {
+    alignas(16) uint8_t q[S::ROWS * S::K_PITCH];
+    alignas(16) uint8_t k[S::BC * S::K_PITCH];
+    alignas(16) uint8_t v[S::BC * S::V_PITCH];
+    alignas(16) uint8_t raw[S::RAW]; /* K, V, scales of K, of V, as stored */
+    rkvk_queue queue;
+    rkvk_reach reach[64];
+};
+
+/* What all threads know of their work. */
+struct rkvk_prefill_work {
+    const rkvi_item *item;
+    rkvk_walk walk;
+    uint32_t q_head;
+    uint32_t row0, n_rows; /* within the item */
+};
+
+/* A thread's share of the state: rows g and g + 8 of its warp's 16, columns 2t
+ * and 2t + 1 of each tile of 8 dims.  m and l are alike in the lanes of a row. */
+template <typename S>
+struct rkvk_prefill_state {
+    float o[S::OT][4];
+    float m[2], l[2];
+    uint32_t sees[2]; /* c0 | c1 << 16 of the current leaf */
+};
+
+/* --------------------------------------------------------------------- load */
+
+template <typename S>
+static __device__ void rkvk_prefill_load_q(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
+                                           const rkvk_prefill_work &w)
+{
+    for (int i = (int)threadIdx.x; i < S::ROWS * S::DK / 2; i += RKVK_THREADS) {
+        const int row = i / (S::DK / 2), dim = i % (S::DK / 2) * 2;
+        float x = 0, y = 0;
+        if ((uint32_t)row < w.n_rows) {
+            const uint64_t r = (uint64_t)w.walk.entry->row0 + w.item->row + w.row0 + (uint32_t)row;
+            const int64_t at = (int64_t)r * a.q.row_stride + (int64_t)w.q_head * a.q.head_stride + dim;
+            x = rkvk_q_at(a.q, at);
+            y = rkvk_q_at(a.q, at + 1);
+        }
+        *reinterpret_cast<uint32_t *>(sm.q + row * S::K_PITCH + dim * 2) = rkvk_pack<S::BF16_K>(x, y);
+    }
+}
+
+/* Warp 0: each row's reach, two to a lane, and the queue's first leaves. */
+template <typename S>
+static __device__ void rkvk_prefill_load_reach(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
+                                               const rkvk_prefill_work &w)
+{
+    rkvk_reach r[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t row = threadIdx.x + 32 * i;
+        r[i] = rkvk_reach_none();
+        if (row < w.n_rows)
+            r[i] = rkvk_reach_of(a, (uint64_t)w.walk.entry->row0 + w.item->row + w.row0 + row);
+        sm.reach[row] = r[i];
+    }
+    r[0].lo = r[0].lo < r[1].lo ? r[0].lo : r[1].lo;
+    r[0].hi = r[0].hi > r[1].hi ? r[0].hi : r[1].hi;
+    rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(r[0]));
+    rkvk_queue_fill(sm.queue, a, w.walk, 0);
+}
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_copy_k(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
+                                                           const rkvk_cursor &at)
+{
+    const rkvk_leaf &leaf = sm.queue.leaf[at.leaf % RKVK_QUEUE];
+    const uint32_t raw = rkvk_smem_addr(sm.raw);
+    rkvk_copy_rows<S::BC, S::K_ROW, S::DIRECT ? S::K_PITCH : S::K_ROW>(S::DIRECT ? rkvk_smem_addr(sm.k) : raw,
+                                                                        leaf.head + a.geom.k_off, at.cell, leaf);
+    rkvk_copy_scales<S::BC, S::K_SCALE>(raw + S::RAW_K_SCALE_AT, leaf.head + a.geom.k_scale_off, at.cell, leaf,
+                                        a.geom.tile_cells);
+}
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_copy_v(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
+                                                           const rkvk_cursor &at)
+{
+    const rkvk_leaf &leaf = sm.queue.leaf[at.leaf % RKVK_QUEUE];
+    const uint32_t raw = rkvk_smem_addr(sm.raw);
+    rkvk_copy_rows<S::BC, S::V_ROW, S::DIRECT ? S::V_PITCH : S::V_ROW>(
+        S::DIRECT ? rkvk_smem_addr(sm.v) : raw + S::RAW_V_AT, leaf.head + a.geom.v_off, at.cell, leaf);
+    rkvk_copy_scales<S::BC, S::V_SCALE>(raw + S::RAW_V_SCALE_AT, leaf.head + a.geom.v_scale_off, at.cell, leaf,
+                                        a.geom.tile_cells);
+}
+
+/* ---------------------------------------------------------- one row of cells */
+
+/* The leaf's rows in this block that are seen: the scales of others are not read. */
+static __device__ __forceinline__ uint32_t rkvk_raw_scale(const uint8_t *scales, int at, bool seen, float most)
+{
+    float d = seen ? rkvk_load_f16(scales + at) : 0.0f;
+    d = fminf(fmaxf(d, -most), most);
+    return rkvk_bits2(__float2half2_rn(d));
+}
+
+/* Dequantises a plane of a block, 8 elements a turn, into rows of f16. */
+template <typename S, rkv_type TYPE, int DIM, int PITCH>
+static __device__ __forceinline__ void rkvk_dequant_rows(uint8_t *dst, const uint8_t *src, const uint8_t *scales,
+                                                         const rkvk_leaf &leaf, uint32_t cell)
+{
+    constexpr int TURNS = DIM / 8;
+    for (int i = (int)threadIdx.x; i < S::BC * TURNS; i += RKVK_THREADS) {
+        const int row = i / TURNS, turn = i % TURNS, first = turn * 8;
+        const uint32_t c = cell + (uint32_t)row;
+        const bool seen = c >= leaf.c0 && c < leaf.c1;
+        uint4 x;
+        if constexpr (TYPE == RKV_TYPE_F16 || TYPE == RKV_TYPE_BF16) {
+            x = *reinterpret_cast<const uint4 *>(src + row * 2 * DIM + first * 2);
+        } else if constexpr (TYPE == RKV_TYPE_FP8_E4M3) {
+            const uint2 w = *reinterpret_cast<const uint2 *>(src + row * DIM + first);
+            x.x = rkvk_fp8_pair(__byte_perm(w.x, 0, 0x1404));
+            x.y = rkvk_fp8_pair(__byte_perm(w.x, 0, 0x3424));
+            x.z = rkvk_fp8_pair(__byte_perm(w.y, 0, 0x1404));
+            x.w = rkvk_fp8_pair(__byte_perm(w.y, 0, 0x3424));
+        } else if constexpr (TYPE == RKV_TYPE_Q8_0) {
+            uint2 w = *reinterpret_cast<const uint2 *>(src + row * DIM + first);
+            const __half2 d =
+                rkvk_half2(rkvk_raw_scale(scales, row * rkvk_scale_bytes(TYPE, DIM) + first / 32 * 2, seen, 511.75f));
+            w.x ^= 0x80808080u;
+            w.y ^= 0x80808080u;
+            x.x = rkvk_scaled(rkvk_q8_pair<0, 1>(w.x), d);
+            x.y = rkvk_scaled(rkvk_q8_pair<2, 3>(w.x), d);
+            x.z = rkvk_scaled(rkvk_q8_pair<0, 1>(w.y), d);
+            x.w = rkvk_scaled(rkvk_q8_pair<2, 3>(w.y), d);
+        } else { /* elements 8i .. of a block: nibbles of bytes 8 (i % 2) .., low ones for i < 2 */
+            const int block = first / 32, part = turn % 4;
+            uint2 w = *reinterpret_cast<const uint2 *>(src + row * (DIM / 2) + block * 16 + part % 2 * 8);
+            const __half2 d =
+                rkvk_half2(rkvk_raw_scale(scales, row * rkvk_scale_bytes(TYPE, DIM) + block * 2, seen, 8188.0f));
+            w.x = part < 2 ? w.x : w.x >> 4;
+            w.y = part < 2 ? w.y : w.y >> 4;
+            const uint32_t e0 = rkvk_scaled(rkvk_q4_low(w.x), d), o0 = rkvk_scaled(rkvk_q4_low(w.x >> 8), d);
+            const uint32_t e1 = rkvk_scaled(rkvk_q4_low(w.y), d), o1 = rkvk_scaled(rkvk_q4_low(w.y >> 8), d);
+            x.x = __byte_perm(e0, o0, 0x5410); /* bytes 0, 1 */
+            x.y = __byte_perm(e0, o0, 0x7632); /* bytes 2, 3 */
+            x.z = __byte_perm(e1, o1, 0x5410);
+            x.w = __byte_perm(e1, o1, 0x7632);
+        }
+        *reinterpret_cast<uint4 *>(dst + row * PITCH + first * 2) = x;
+    }
+}
+
+/* ---------------------------------------------------------------- one block */
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_scores(const rkvk_prefill_smem<S> &sm, float (&s)[S::NT][4],
+                                                           int row0)
+{
+    const int lane = rkvk_lane();
+    const uint32_t q = rkvk_smem_addr(sm.q + (row0 + (lane & 15)) * S::K_PITCH + (lane >> 4) * 16);
+    const uint32_t k =
+        rkvk_smem_addr(sm.k + ((lane & 7) + (lane >> 4) * 8) * S::K_PITCH + (lane >> 3 & 1) * 16);
+#pragma unroll
+    for (int n = 0; n < S::NT; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < S::STEPS; i++) {
+        uint32_t x[4];
+        rkvk_ldmatrix_x4(x, q + i * 32);
+#pragma unroll
+        for (int n = 0; n < S::NT; n += 2) {
+            uint32_t b[4];
+            rkvk_ldmatrix_x4(b, k + n * 8 * S::K_PITCH + i * 32);
+            rkvk_mma<S::BF16_K>(s[n], x, b[0], b[1]);
+            rkvk_mma<S::BF16_K>(s[n + 1], x, b[2], b[3]);
+        }
+    }
+}
+
+/* Scores to weights; o and l are brought to the new maxima. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_weights(const rkvi_attend_args &a, rkvk_prefill_state<S> &st,
+                                                            float (&s)[S::NT][4], uint32_t cell)
+{
+    const float scale = __fmul_rn(a.scale, __fmul_rn(a.geom.k_scale, rkvk_unit(S::TK)));
+    const uint32_t c = cell + (uint32_t)(rkvk_lane() & 3) * 2;
+#pragma unroll
+    for (int i = 0; i < 2; i++) { /* rows g, g + 8 */
+        float top = rkvk_empty_m();
+#pragma unroll
+        for (int n = 0; n < S::NT; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float &x = s[n][2 * i + j];
+                x = rkvk_score(x, scale, a.softcap, c + (uint32_t)(n * 8 + j), st.sees[i]);
+                top = fmaxf(top, x);
+            }
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        const float old = __fmul_rn(st.m[i], RKVK_LOG2E);
+        st.m[i] = fmaxf(st.m[i], __fmul_rn(top, RKVK_LN2));
+        const float m2 = st.m[i] == rkvk_empty_m() ? 0.0f : __fmul_rn(st.m[i], RKVK_LOG2E);
+        const float factor = rkvk_exp2(__fadd_rn(old, -m2));
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < S::NT; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float &x = s[n][2 * i + j];
+                x = rkvk_exp2(__fadd_rn(x, -m2));
+                sum = __fadd_rn(sum, x);
+            }
+        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
+        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
+        st.l[i] = __fmaf_rn(st.l[i], factor, sum);
+#pragma unroll
+        for (int n = 0; n < S::OT; n++) {
+            st.o[n][2 * i] = __fmul_rn(st.o[n][2 * i], factor);
+            st.o[n][2 * i + 1] = __fmul_rn(st.o[n][2 * i + 1], factor);
+        }
+    }
+}
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_output(const rkvk_prefill_smem<S> &sm, rkvk_prefill_state<S> &st,
+                                                           const float (&s)[S::NT][4], int dim0)
+{
+    const int lane = rkvk_lane();
+    const uint32_t v = rkvk_smem_addr(sm.v + (lane & 15) * S::V_PITCH + (lane >> 4) * 16 + dim0 * 2);
+#pragma unroll
+    for (int k = 0; k < S::NT / 2; k++) { /* 16 cells */
+        const float(&x)[4] = s[2 * k], (&y)[4] = s[2 * k + 1];
+        const uint32_t p[4] = {rkvk_pack<S::BF16_V>(x[0], x[1]), rkvk_pack<S::BF16_V>(x[2], x[3]),
+                               rkvk_pack<S::BF16_V>(y[0], y[1]), rkvk_pack<S::BF16_V>(y[2], y[3])};
+#pragma unroll
+        for (int n = 0; n < S::OT; n += 2) {
+            uint32_t b[4];
+            rkvk_ldmatrix_x4_trans(b, v + k * 16 * S::V_PITCH + n * 16);
+            rkvk_mma<S::BF16_V>(st.o[n], p, b[0], b[1]);
+            rkvk_mma<S::BF16_V>(st.o[n + 1], p, b[2], b[3]);
+        }
+    }
+}
+
+/* -------------------------------------------------------------------- state */
+
+/* A lane's rows of the block, counted within the item; false: not there. */
+template <typename S>
+static __device__ __forceinline__ bool rkvk_prefill_row(const rkvk_prefill_work &w, int i, uint32_t *out)
+{
+    const uint32_t row = (uint32_t)(rkvk_warp() / S::SHARE * 16 + (rkvk_lane() >> 2) + 8 * i);
+    *out = w.row0 + row;
+    return row < w.n_rows;
+}
+
+/* Calls f(n, i, o pointer) for the pairs of elements of o, and g(i, m, l). */
+template <typename S, typename F, typename G>
+static __device__ __forceinline__ void rkvk_prefill_slot(const rkvi_attend_args &a, const rkvk_prefill_work &w, F f,
+                                                         G g)
+{
+    const uint64_t slot_floats = (uint64_t)a.q_heads * (S::DV + 2);
+    const int dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE) + (rkvk_lane() & 3) * 2;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t row;
+        if (!rkvk_prefill_row<S>(w, i, &row))
+            continue;
+        float *slot = a.partials + (w.item->slot + row) * slot_floats;
+#pragma unroll
+        for (int n = 0; n < S::OT; n++)
+            f(n, i, reinterpret_cast<float2 *>(slot + (uint64_t)w.q_head * S::DV + (uint32_t)(dim0 + n * 8)));
+        float *m = slot + (uint64_t)a.q_heads * S::DV + w.q_head;
+        g(i, m, m + a.q_heads);
+    }
+}
+
+/* fp8: o is kept in V's stored units within a leaf, and brought to true ones at
+ * every leaf's end, whether or not the item ends there. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_unit(rkvk_prefill_state<S> &st, float unit)
+{
+    if constexpr (S::TV == RKV_TYPE_FP8_E4M3)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if ((st.sees[i] & 0xffffu) != st.sees[i] >> 16)
+#pragma unroll
+                for (int n = 0; n < S::OT; n++) {
+                    st.o[n][2 * i] = __fmul_rn(st.o[n][2 * i], unit);
+                    st.o[n][2 * i + 1] = __fmul_rn(st.o[n][2 * i + 1], unit);
+                }
+}
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_begin(const rkvi_attend_args &a, const rkvk_prefill_work &w,
+                                                          rkvk_prefill_state<S> &st)
+{
+#pragma unroll
+    for (int n = 0; n < S::OT; n++)
+        st.o[n][0] = st.o[n][1] = st.o[n][2] = st.o[n][3] = 0.0f;
+    st.m[0] = st.m[1] = rkvk_empty_m();
+    st.l[0] = st.l[1] = 0.0f;
+    if (!(w.item->flags & RKVI_ITEM_FIRST))
+        rkvk_prefill_slot<S>(
+            a, w,
+            [&](int n, int i, const float2 *o) {
+                st.o[n][2 * i] = o->x;
+                st.o[n][2 * i + 1] = o->y;
+            },
+            [&](int i, const float *m, const float *l) {
+                st.m[i] = *m;
+                st.l[i] = *l;
+            });
+}
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_end(const rkvi_attend_args &a, const rkvk_prefill_work &w,
+                                                        const rkvk_prefill_state<S> &st)
+{
+    rkvk_prefill_slot<S>(
+        a, w, [&](int n, int i, float2 *o) { *o = make_float2(st.o[n][2 * i], st.o[n][2 * i + 1]); },
+        [&](int i, float *m, float *l) {
+            if ((rkvk_lane() & 3) == 0 && rkvk_warp() % S::SHARE == 0) {
+                *m = st.m[i];
+                *l = st.l[i];
+            }
+        });
+}
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_leaf(const rkvk_prefill_smem<S> &sm, rkvk_prefill_state<S> &st,
+                                                         const rkvk_leaf &leaf)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int row = rkvk_warp() / S::SHARE * 16 + (rkvk_lane() >> 2) + 8 * i;
+        const rkvk_cells c = rkvk_span_cells(leaf.pos, leaf.first, leaf.count, sm.reach[row]);
+        st.sees[i] = c.c0 | c.c1 << 16;
+    }
+}
+
+/* ------------------------------------------------------------------- kernel */
+
+/* The rows of a work, over all leaves. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
+                                                         const rkvk_prefill_work &w)
+{
+    const int row0 = rkvk_warp() / S::SHARE * 16, dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE);
+    const float unit = __fmul_rn(a.geom.v_scale, rkvk_unit(S::TV)), per_unit = __fdiv_rn(1.0f, unit);
+    rkvk_cursor cur = {0, 0, 0}, next;
+    rkvk_prefill_state<S> st;
+    __syncthreads(); /* those before are done with what is set up here */
+    rkvk_prefill_load_q(sm, a, w);
+    if (threadIdx.x < 32)
+        rkvk_prefill_load_reach(sm, a, w);
+    rkvk_prefill_begin(a, w, st);
+    __syncthreads();
+    const bool any = sm.queue.n_queued != 0;
+    if (any) {
+        rkvk_cursor_enter<S::BC>(cur, sm.queue, a.geom.leaf_cells);
+        rkvk_prefill_copy_k(sm, a, cur);
+        if constexpr (!S::DIRECT)
+            rkvk_prefill_copy_v(sm, a, cur);
+        rkvk_copy_commit();
+        rkvk_prefill_leaf(sm, st, sm.queue.leaf[0]);
+        rkvk_prefill_unit(st, per_unit);
+    }
+    while (cur.leaf != sm.queue.n_queued) {
+        const rkvk_leaf &leaf = sm.queue.leaf[cur.leaf % RKVK_QUEUE];
+        float s[S::NT][4];
+        next = cur;
+        const bool more_in_leaf = rkvk_cursor_next<S::BC>(next);
+        const bool more = next.leaf != sm.queue.n_queued;
+        if (more && !more_in_leaf)
+            rkvk_cursor_enter<S::BC>(next, sm.queue, a.geom.leaf_cells);
+        rkvk_copy_wait<0>();
+        __syncthreads(); /* K (raw: and V) is here; V is no longer read */
+        if constexpr (S::DIRECT) {
+            rkvk_prefill_copy_v(sm, a, cur);
+            rkvk_copy_commit();
+        } else {
+            rkvk_dequant_rows<S, S::TK, S::DK, S::K_PITCH>(sm.k, sm.raw, sm.raw + S::RAW_K_SCALE_AT, leaf, cur.cell);
+            rkvk_dequant_rows<S, S::TV, S::DV, S::V_PITCH>(sm.v, sm.raw + S::RAW_V_AT, sm.raw + S::RAW_V_SCALE_AT,
+                                                           leaf, cur.cell);
+            __syncthreads();
+            if (more) {
+                rkvk_prefill_copy_k(sm, a, next);
+                rkvk_prefill_copy_v(sm, a, next);
+                rkvk_copy_commit();
+            }
+        }
+        rkvk_prefill_scores(sm, s, row0);
+        rkvk_prefill_weights(a, st, s, cur.cell);
+        if constexpr (S::DIRECT) {
+            rkvk_copy_wait<0>();
+            __syncthreads(); /* V is here; K is no longer read */
+            if (more) {
+                rkvk_prefill_copy_k(sm, a, next);
+                rkvk_copy_commit();
+            }
+        }
+        rkvk_prefill_output(sm, st, s, dim0);
+        if (!more_in_leaf) {
+            rkvk_prefill_unit(st, unit);
+            __syncthreads(); /* all have read the queue */
+            if (threadIdx.x < 32)
+                rkvk_queue_fill(sm.queue, a, w.walk, cur.leaf);
+            __syncthreads();
+            if (more) {
+                rkvk_prefill_leaf(sm, st, sm.queue.leaf[next.leaf % RKVK_QUEUE]);
+                rkvk_prefill_unit(st, per_unit);
+            }
+        }
+        cur = next;
+    }
+    rkvk_prefill_end(a, w, st);
+}
+
+/* Block = (item * query heads + head) * PARTS + part. */
+template <typename S>
+static __global__ void __launch_bounds__(RKVK_THREADS) rkvk_prefill(const rkvi_attend_args a, const uint64_t n_blocks)
+{
+    extern __shared__ __align__(16) uint8_t raw[];
+    rkvk_prefill_smem<S> &sm = *reinterpret_cast<rkvk_prefill_smem<S> *>(raw);
+    const uint64_t block = rkvk_block();
+    if (block >= n_blocks)
+        return;
+    const uint64_t index = block / S::PARTS;
+    rkvk_prefill_work w;
+    w.item = a.items + index / a.q_heads;
+    w.q_head = (uint32_t)(index % a.q_heads);
+    w.walk = {a.entries + w.item->entry, w.item->leaf0, w.item->leaf1, w.q_head / (a.q_heads / a.geom.n_heads)};
+    const uint32_t n_rows = w.item->n_rows;
+    for (w.row0 = (uint32_t)(block % S::PARTS) * S::ROWS; w.row0 < n_rows; w.row0 += S::PARTS * S::ROWS) {
+        w.n_rows = n_rows - w.row0 < S::ROWS ? n_rows - w.row0 : S::ROWS;
+        rkvk_prefill_rows(sm, a, w);
+    }
+}
+
+#define RKVK_PREFILL_VARIANT(name, type_k, type_v, dk, dv)                                                     \
+    extern "C" int rkvk_prefill_##name(const rkvi_attend_args *a, uint64_t grid, void *stream)                 \
+    {                                                                                                          \
+        typedef rkvk_prefill_shape<type_k, type_v, dk, dv> shape;                                              \
+        const uint64_t n = grid / a->geom.n_heads * a->q_heads * shape::PARTS;                                 \
+        return n ? rkvk_run(rkvk_prefill<shape>, a, n, rkvk_grid(n), dim3(RKVK_THREADS),                       \
+                            sizeof(rkvk_prefill_smem<shape>), stream)                                          \
+                 : 0;                                                                                          \
+    }                                                                                                          \
+    extern "C" int rkvk_prefill_##name##_prepare(void)                                                         \
+    {                                                                                                          \
+        typedef rkvk_prefill_shape<type_k, type_v, dk, dv> shape;                                              \
+        return rkvk_load((const void *)rkvk_prefill<shape>, sizeof(rkvk_prefill_smem<shape>));                 \
+    }
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rkvk_decode.cuh: decode's shapes, shared memory and state (attend_decode.cuh).
+ */
+#ifndef RKVK_DECODE_CUH
+#define RKVK_DECODE_CUH
+
+#include "rkvk_leaves.cuh"
+
+template <rkv_type TYPE_K, rkv_type TYPE_V, int DIM_K, int DIM_V>
+struct rkvk_decode_shape {
+    static constexpr rkv_type TK = TYPE_K, TV = TYPE_V;
+    static constexpr int DK = DIM_K, DV = DIM_V;
+    static constexpr int D = rkvk_max(DK, DV);
+    static constexpr int BC = D <= 128 ? 64 : D <= 256 ? 32 : 16;
+    static constexpr int MT = BC / 16;           /* tiles of cells */
+    static constexpr int PARTS = RKVK_WARPS / MT; /* of the dims of a score */
+    static constexpr int STEPS = DK / 16;
+    static constexpr int PART_STEPS = STEPS / PARTS;
+    static constexpr int V_TILES = DV / 16;
+    static constexpr int VT = (V_TILES + RKVK_WARPS - 1) / RKVK_WARPS; /* of a warp */
+    /* Chunks of 8 columns at a time: bounded by registers (O) and shared memory. */
+    static constexpr int NC_MAX = D <= 192 ? 4 : D <= 256 ? 2 : 1;
+
+    static constexpr int K_ROW = rkvk_row_bytes(TK, DK), V_ROW = rkvk_row_bytes(TV, DV);
+    static constexpr int K_PITCH = rkvk_pitch(K_ROW), V_PITCH = rkvk_pitch(V_ROW);
+    static constexpr int K_SCALE = rkvk_scale_bytes(TK, DK), V_SCALE = rkvk_scale_bytes(TV, DV);
+    static constexpr int V_AT = BC * K_PITCH;
+    static constexpr int K_SCALE_AT = V_AT + BC * V_PITCH;
+    static constexpr int V_SCALE_AT = K_SCALE_AT + BC * K_SCALE;
+    static constexpr int STAGE = V_SCALE_AT + BC * V_SCALE;
+    static constexpr int STAGES = rkvk_max(2, rkvk_min(4, 64 * 1024 / STAGE));
+
+    static constexpr int Q_BYTES = STEPS * NC_MAX * 256;
+    static constexpr int P_BYTES = MT * NC_MAX * 256;
+    static constexpr int S_BYTES = PARTS > 1 ? PARTS * MT * NC_MAX * 512 : 0;
+    static constexpr int FIXED = STAGES * STAGE + Q_BYTES + P_BYTES + S_BYTES + 5 * 1024;
+    static constexpr int STACK_BYTES = rkvk_min(24 * 1024, RKVK_SMEM_MOST - FIXED);
+    static constexpr int STACK_FLOATS = STACK_BYTES / 4;
+
+    static_assert(DK % 16 == 0 && DV % 16 == 0 && STEPS % PARTS == 0, "head dims");
+    static_assert(!rkvk_has_scales(TK) || (DK % 32 == 0 && PART_STEPS % 2 == 0), "blocks of 32");
+    static_assert(STACK_BYTES >= 12 * 1024, "shared memory");
+};
+
+template <typename S>
+struct rkvk_decode_smem {
+    alignas(16) uint8_t stage[S::STAGES][S::STAGE];
+    alignas(16) uint2 q[S::STEPS * S::NC_MAX * 32];       /* [step][column chunk][lane] */
+    alignas(16) uint2 p[S::MT * S::NC_MAX * 32];          /* [tile of cells][column chunk][lane] */
+    alignas(16) float4 s[S::S_BYTES ? S::S_BYTES / 16 : 1]; /* [part][tile][column chunk][lane] */
+    float top[S::MT][S::NC_MAX * 8];                      /* maxima of a block's scores */
+    float sum[S::MT][S::NC_MAX * 8];                      /* l of a leaf */
+    rkvk_reach reach[S::NC_MAX * 8];                      /* of each column */
+    rkvk_queue queue;
+    uint64_t stack_leaf[64];
+    alignas(16) float stack[S::STACK_FLOATS];
+};
+
+/* What all threads know of their work. */
+struct rkvk_decode_work {
+    const rkvi_item *item;
+    rkvk_walk walk;
+    uint32_t group;
+    uint32_t column0, n_columns; /* of rows x group: this pass */
+    int tile0, tile1;            /* of a warp's tiles of dims: this pass */
+};
+
+/* A thread's share of the state of a leaf.  Columns of chunk n: 8n + 2t and the
+ * next one.  m and l's factor are alike in all warps; l holds the lane's cells. */
+template <typename S, int NC>
+struct rkvk_decode_state {
+    float o[NC][S::VT][4];
+    float m[NC][2], l[NC][2];
+    uint32_t sees[NC][2]; /* c0 | c1 << 16 of the current leaf */
+};
+
+#endif
