@@ -553,7 +553,7 @@ static void test_places_suffice(void **state)
     static const uint32_t drafts[] = {RKV_DRAFT_NONE, 16, 40};
     start_random();
     sum = (world){0};
-    for (uint32_t i = 0; i < rounds(300, 10); i++) {
+    for (uint32_t i = 0; i < rounds(200, 15); i++) {
         run_world(drafts[i % 3], 20);
         add_up();
     }
@@ -566,7 +566,7 @@ static void test_host_memory_short(void **state)
     (void)state;
     start_random();
     sum = (world){0};
-    for (uint32_t i = 0; i < rounds(150, 10); i++) {
+    for (uint32_t i = 0; i < rounds(80, 15); i++) {
         run_world(one_in(2) ? RKV_DRAFT_NONE : 16, below(8));
         add_up();
     }

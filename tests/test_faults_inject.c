@@ -232,6 +232,41 @@ static void test_each_call_in_turn(void **state)
     }
 }
 
+/* A step that brings tiles back: every call of it fails in turn, and the step
+ * is run again. */
+static bool run_brought_back(fx_executor executor, rkvi_device_call kind, uint64_t nth)
+{
+    const fx_model m = model(executor, seed + nth);
+    script t = {.kind = kind};
+    fx_open(&t.w, &m);
+    append(&t, 0, 48, RKV_REGIME_PREFILL, 100);
+    append(&t, 0, 48, RKV_REGIME_PREFILL, 200);
+    append(&t, 0, 12, RKV_REGIME_DECODE, 300);
+    append(&t, 0, 1, RKV_REGIME_DECODE, 400);
+    fx_truncate(&t.w, 0, 40);
+    rkvi_device_fail_call(t.w.core, kind, nth, RKV_E_DEVICE_CALL);
+    append(&t, 0, 3, RKV_REGIME_DECODE, 500);
+    rkvi_device_fail_call(t.w.core, kind, 0, RKV_OK);
+    assert_true(fx_stats(&t.w).brought_back_bytes > 0);
+    fx_compare_fresh(&t.w, 0, 8);
+    append(&t, 0, 48, RKV_REGIME_PREFILL, 600);
+    fx_compare_fresh(&t.w, 0, 8);
+    fx_close(&t.w);
+    return t.failures > 0;
+}
+
+static void test_bring_back_fails(void **state)
+{
+    (void)state;
+    for (uint32_t k = 0; k + 1 < N_KINDS; k++) { /* one failure at a time */
+        uint64_t nth = 1;
+        while (run_brought_back(nth % 2 ? FX_CHECK : FX_SIM, kinds[k], nth))
+            nth++;
+        print_message("kind %d: %llu calls\n", (int)kinds[k], (unsigned long long)nth - 1);
+        assert_true(nth > 3 || kinds[k] == RKVI_CALL_EVENT_SYNC);
+    }
+}
+
 /* Enqueued work faults: every later call says so, and destroy works. */
 static void test_fault_poisons(void **state)
 {
@@ -368,7 +403,8 @@ int main(void)
     seed = fx_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failures_at_random),     cmocka_unit_test(test_each_call_in_turn),
-        cmocka_unit_test(test_fault_poisons),          cmocka_unit_test(test_refused_registration),
+        cmocka_unit_test(test_bring_back_fails),       cmocka_unit_test(test_fault_poisons),
+        cmocka_unit_test(test_refused_registration),
         cmocka_unit_test(test_failures_of_the_bounce), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_capacity),
     };

@@ -147,7 +147,8 @@ static void run_in_chunks(size_t chunk, float (*logits)[TINY_VOCABULARY])
     const struct attention attention = naive_attention(naive);
     for (size_t at = 0; at < ROWS; at += chunk) {
         const size_t rows = ROWS - at < chunk ? ROWS - at : chunk;
-        const struct forward_step step = {tokens + at, rows, at, logits[at + rows - 1]};
+        const struct forward_step step = {
+            .tokens = tokens + at, .rows = rows, .first_position = at, .logits = logits[at + rows - 1]};
         assert_int_equal(forward_run(f, &attention, &step, &err), 0);
     }
     forward_destroy(f);
@@ -208,14 +209,31 @@ static void test_step_errors(void **state)
     struct forward *f = forward_create(&model, 4, 8, &err);
     const struct attention attention = naive_attention(naive);
     const int32_t bad = TINY_VOCABULARY, negative = -1;
-    assert_int_equal(forward_run(f, &attention, &(struct forward_step){tokens, 0, 0, NULL}, &err), -1);
-    assert_int_equal(forward_run(f, &attention, &(struct forward_step){tokens, 5, 0, NULL}, &err), -1);
-    assert_int_equal(forward_run(f, &attention, &(struct forward_step){tokens, 2, 7, NULL}, &err), -1);
-    assert_int_equal(forward_run(f, &attention, &(struct forward_step){&bad, 1, 0, NULL}, &err), -1);
-    assert_non_null(strstr(err.text, "vocabulary of 320"));
-    assert_int_equal(forward_run(f, &attention, &(struct forward_step){&negative, 1, 0, NULL}, &err),
+    assert_int_equal(
+        forward_run(f, &attention,
+                    &(struct forward_step){.tokens = tokens, .rows = 0, .first_position = 0}, &err),
+        -1);
+    assert_int_equal(
+        forward_run(f, &attention,
+                    &(struct forward_step){.tokens = tokens, .rows = 5, .first_position = 0}, &err),
+        -1);
+    assert_int_equal(
+        forward_run(f, &attention,
+                    &(struct forward_step){.tokens = tokens, .rows = 2, .first_position = 7}, &err),
+        -1);
+    assert_int_equal(forward_run(f, &attention,
+                                 &(struct forward_step){.tokens = &bad, .rows = 1, .first_position = 0},
+                                 &err),
                      -1);
-    assert_int_equal(forward_run(f, &attention, &(struct forward_step){tokens, 2, 0, NULL}, &err), 0);
+    assert_non_null(strstr(err.text, "vocabulary of 320"));
+    assert_int_equal(
+        forward_run(f, &attention,
+                    &(struct forward_step){.tokens = &negative, .rows = 1, .first_position = 0}, &err),
+        -1);
+    assert_int_equal(
+        forward_run(f, &attention,
+                    &(struct forward_step){.tokens = tokens, .rows = 2, .first_position = 0}, &err),
+        0);
     forward_destroy(f);
     naive_destroy(naive);
 }

@@ -743,6 +743,47 @@ static void test_shared_items(void **state)
     free_world();
 }
 
+/* The step after: what enters the tail by then has entered, what joins the
+ * window has joined. */
+static void test_predicted_list(void **state)
+{
+    static const struct {
+        rkvi_tile_layer layer;
+        bool now, then;
+    } cases[] = {
+        {{.state = RKVI_IN_TAIL}, true, true},
+        {{.state = RKVI_IN_TAIL, .promoting = true}, true, false},
+        {{.state = RKVI_LEAVING, .enter_step = 8}, false, true},
+        {{.state = RKVI_LEAVING, .enter_step = 9}, false, false},
+        {{.state = RKVI_ON_DEVICE, .enter_step = 8, .out_mark = RKVI_RING_MARK_PENDING}, false, true},
+        {{.state = RKVI_ON_DEVICE, .out_mark = RKVI_RING_MARK_PENDING}, false, false},
+        {{.state = RKVI_ON_DEVICE, .enter_step = 8}, false, false},
+        {{.state = RKVI_IN_WINDOW}, false, false},
+    };
+    enum { N = sizeof cases / sizeof cases[0] };
+    rkvi_ring_item items[2 * N];
+    (void)state;
+    simple_params(2);
+    w.params.p.capacity_cells = 16 * 20;
+    make_one(N + 1, 1, false);
+    for (uint32_t i = 0; i < N; i++)
+        *rkvi_tile_layer_at(&w.tiles, w.seqs[0].tiles[i], 0) = cases[i].layer;
+    w.view.step = 7;
+    for (int predict = 0; predict < 2; predict++) {
+        w.view.predict = predict;
+        const uint32_t n = rkvi_plan_list(&w.plan, &w.view, items);
+        for (uint32_t i = 0, k = 0; i < N; i++)
+            if (predict ? cases[i].then : cases[i].now) {
+                assert_true(2 * k < n);
+                assert_int_equal(items[k].tile, w.seqs[0].tiles[i]);
+                assert_int_equal(items[n / 2 + k].tile, w.seqs[0].tiles[i]);
+                k++;
+            }
+        assert_int_equal(n, predict ? 2 * 3 : 2 * 2);
+    }
+    free_world();
+}
+
 static void test_range(void **state)
 {
     (void)state;
@@ -772,6 +813,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_range),
         cmocka_unit_test(test_shared_items),
+        cmocka_unit_test(test_predicted_list),
         cmocka_unit_test(test_most_launches),
         cmocka_unit_test(test_random),
     };

@@ -37,10 +37,16 @@ TABLE = {
     "config": OPS,
     "device": OPS,
     **{executor: ["device", *OPS] for executor in EXECUTORS},
+    "device_cuda": ["device", "ops_cuda", *OPS],
     "ops": [],
     "ops_ref": ["ops"],
     "ops_avx2": ["ops", "ops_ref"],
     "ops_avx512": ["ops", "ops_ref"],
+    # Kernels of CUDA, from top to bottom: one file an op or variant, what they share, their interface.
+    "attend": ["rkvk", "ops_cuda", "ops"],
+    "ops_store": ["rkvk", "ops_cuda", "ops"],
+    "ops_merge": ["rkvk", "ops_cuda", "ops"],
+    "rkvk": ["ops_cuda", "ops"],
     "ops_cuda": ["ops"],
     "geometry": ["diag", "build"],
     "diag": ["build"],
@@ -52,7 +58,8 @@ NEVER = {"plan": {"device", *EXECUTORS}}
 PUBLIC_EVERYWHERE = {"version.h", "types.h"}
 PUBLIC_WHOLE_API = {"api", "step", "cache", "estimate", "arena", "config", "diag"}
 # System headers that only one part may use.
-SYSTEM_ONLY_IN = {"numa.h": {"arena"}, "numaif.h": {"arena"}, "cuda_runtime.h": {"device_cuda", "ops_cuda"}}
+SYSTEM_ONLY_IN = {"numa.h": {"arena"}, "numaif.h": {"arena"}, "cuda_runtime.h": {"rkvk"},
+                  "cuda_runtime_api.h": {"device_cuda"}, "cuda.h": {"device_cuda"}}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 
@@ -60,7 +67,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 def part_of(name):
     """The part of a file name, or None."""
     stem = name.rsplit(".", 1)[0]
-    if name == "rkvi_config.h":  # written by Meson
+    if name in ("rkvi_config.h", "rkvk_table.h"):  # written by Meson
         return "build"
     fitting = [p for p in TABLE if stem == p or stem.startswith(p + "_")]
     return max(fitting, key=len) if fitting else None

@@ -21,9 +21,9 @@ struct backend_settings {
 };
 
 struct backend {
-    const char *name; /* "host", "cuda" */
-    int32_t device;   /* as rkv_cache_params has it */
-    void *stream;     /* what the library is to work on; NULL: the cache's default stream */
+    const char *name;  /* "host", "cuda" */
+    int32_t device;    /* as rkv_cache_params has it */
+    void *stream;      /* what the library is to work on; NULL: the cache's default stream */
     rkv_type out_type; /* of attention's output */
     void *self;
     int (*run)(void *self, const struct attention *attention, const struct forward_step *step,

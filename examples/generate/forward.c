@@ -58,8 +58,7 @@ struct forward *forward_create(const struct model *model, size_t max_rows, size_
     f->gate_up = alloc_floats(max_rows * 2 * s->feed_forward);
     f->turns = alloc_floats(positions * s->head_dim);
     f->logits = alloc_floats(s->vocabulary);
-    if (!f->x || !f->normed || !f->qkv || !f->attended || !f->gate_up || !f->turns ||
-        !f->logits) {
+    if (!f->x || !f->normed || !f->qkv || !f->attended || !f->gate_up || !f->turns || !f->logits) {
         forward_destroy(f);
         gen_fail(err, "No memory for the forward pass.");
         return NULL;
@@ -136,8 +135,9 @@ static int attention_block(struct forward *f, const struct attention *attention,
     const struct model_layer *w = &f->model->layers[layer];
     const size_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim, stride = q + 2 * kv;
     norm_rows(f, w->attention_norm, step->rows);
-    products_multiply(&(struct product){w->qkv, f->normed, f->qkv, stride, s->embedding, s->embedding, 0.0f},
-             step->rows);
+    products_multiply(
+        &(struct product){w->qkv, f->normed, f->qkv, stride, s->embedding, s->embedding, 0.0f},
+        step->rows);
     rope_rows(f, step->rows, step->first_position);
     const struct attention_rows rows = {.q = f->qkv,
                                         .k = f->qkv + q,
@@ -149,7 +149,7 @@ static int attention_block(struct forward *f, const struct attention *attention,
     if (attention->attend(attention->self, layer, &rows, err) != 0)
         return -1;
     products_multiply(&(struct product){w->attention_out, f->attended, f->x, s->embedding, q, q, 1.0f},
-             step->rows);
+                      step->rows);
     return 0;
 }
 
@@ -198,9 +198,9 @@ static void output(struct forward *f, const struct forward_step *step)
         const struct model *m = f->model;
         const size_t n = m->shape.embedding;
         norm_rows(f, m->output_norm, step->rows);
-        products_multiply(&(struct product){m->output, f->normed, step->all_logits, vocabulary, n, n,
-                                            0.0f},
-                          step->rows);
+        products_multiply(
+            &(struct product){m->output, f->normed, step->all_logits, vocabulary, n, n, 0.0f},
+            step->rows);
     }
     if (step->logits != NULL || step->best != NULL)
         logits_of_row(f, step->rows - 1, logits);

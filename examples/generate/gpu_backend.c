@@ -90,8 +90,7 @@ static int alloc_all(struct gpu *g, struct gen_error *err)
 
 static int upload(struct gpu *g, float *to, const float *from, size_t count, struct gen_error *err)
 {
-    const int status =
-        cudaMemcpyAsync(to, from, count * sizeof *to, cudaMemcpyHostToDevice, g->stream);
+    const int status = cudaMemcpyAsync(to, from, count * sizeof *to, cudaMemcpyHostToDevice, g->stream);
     return check_cuda(status, "Copying the model", err);
 }
 
@@ -195,10 +194,10 @@ static int multiply(const struct gpu *g, const struct product *p, size_t rows, s
     static const float one = 1.0f;
     const gpu_f16 *w = g->weights + (p->w - g->model->weights);
     const int outputs = (int)p->outputs, inputs = (int)p->inputs;
-    const cublasStatus_t status = cublasGemmEx(
-        g->blas, CUBLAS_OP_T, CUBLAS_OP_N, outputs, (int)rows, inputs, &one, w, CUDA_R_16F, inputs,
-        p->x, CUDA_R_16F, inputs, &p->keep, p->y, CUDA_R_32F, outputs, CUBLAS_COMPUTE_32F,
-        CUBLAS_GEMM_DEFAULT);
+    const cublasStatus_t status =
+        cublasGemmEx(g->blas, CUBLAS_OP_T, CUBLAS_OP_N, outputs, (int)rows, inputs, &one, w, CUDA_R_16F,
+                     inputs, p->x, CUDA_R_16F, inputs, &p->keep, p->y, CUDA_R_32F, outputs,
+                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     return check_blas(status, "A matrix product", err);
 }
 
@@ -261,7 +260,8 @@ static int feed_forward_block(struct gpu *g, size_t layer, size_t rows, struct g
     return multiply(g, &out, rows, err);
 }
 
-static int copy_out(const struct gpu *g, void *to, const void *from, size_t bytes, struct gen_error *err)
+static int copy_out(const struct gpu *g, void *to, const void *from, size_t bytes,
+                    struct gen_error *err)
 {
     const int status = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, g->stream);
     return check_cuda(status, "Copying results", err);
@@ -279,7 +279,8 @@ static int output(struct gpu *g, const struct forward_step *step, struct gen_err
     if (norm(g, g->x + (step->rows - rows) * n, 2 * m->shape.layers, rows, err) != 0 ||
         multiply(g, &p, rows, err) != 0)
         return -1;
-    if (step->all_logits != NULL && copy_out(g, step->all_logits, g->logits, rows * row_bytes, err) != 0)
+    if (step->all_logits != NULL &&
+        copy_out(g, step->all_logits, g->logits, rows * row_bytes, err) != 0)
         return -1;
     if (step->logits != NULL && copy_out(g, step->logits, last, row_bytes, err) != 0)
         return -1;

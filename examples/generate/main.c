@@ -4,14 +4,29 @@
  */
 #include <stdio.h>
 
-#include "blas_core.h"
 #include "compare.h"
 #include "engine.h"
 #include "options.h"
+#include "products.h"
 
 static double mb(uint64_t bytes)
 {
     return (double)bytes * 1e-6;
+}
+
+static void print_device(const struct engine *e, const struct run_result *r)
+{
+    char link[64] = "as fast as memory copies";
+    if (!engine_is_host(e)) {
+        fprintf(stderr, "GPU: %s, kernels %s\n", r->info.device_name, r->info.kernels);
+        return;
+    }
+    if (e->options->link_bytes_per_s != 0)
+        snprintf(link, sizeof link, "set to %.2f GB/s each way",
+                 (double)e->options->link_bytes_per_s * 1e-9);
+    fprintf(stderr,
+            "no GPU is used: this is the host executor, kernels %s, its link %s; products by %s\n",
+            r->info.kernels, link, products_name());
 }
 
 static void print_figures(const struct engine *e, const struct run_result *r)
@@ -23,12 +38,7 @@ static void print_figures(const struct engine *e, const struct run_result *r)
     if (e->options->naive)
         return;
     const rkv_cache_stats *s = &r->stats;
-    char link[64] = "as fast as memory copies";
-    if (e->options->link_bytes_per_s != 0)
-        snprintf(link, sizeof link, "set to %.2f GB/s each way",
-                 (double)e->options->link_bytes_per_s * 1e-9);
-    fprintf(stderr, "no GPU is used: this is the host executor, kernels %s, its link %s\n",
-            r->info.kernels, link);
+    print_device(e, r);
     fprintf(stderr, "cache: %.1f MB on the device, %.1f of it ring; tail %.1f MB pinned, %.1f not\n",
             mb(r->info.device_bytes), mb(r->info.ring_bytes), mb(s->pinned_bytes),
             mb(s->unpinned_bytes));
@@ -51,10 +61,15 @@ static int generate(struct engine *e, struct gen_error *err)
                                           .mode = o->mode,
                                           .device_limit_bytes = o->device_limit_bytes,
                                           .resident_cells = o->resident_cells,
-                                          .prints = true};
+                                          .prints = true,
+                                          .keeps_no_logits = !o->logits_hash};
     struct run_result result;
     if (engine_run(e, &settings, &result, err) != 0)
         return -1;
+    if (dump_close(&e->dump, err) != 0) {
+        run_result_free(&result);
+        return -1;
+    }
     printf("\n");
     if (o->logits_hash)
         printf("hash of all logits: %016llx\n", (unsigned long long)record_hash(&result.record));
@@ -78,7 +93,11 @@ int main(int argc, char **argv)
         options_print_help(argv[0]);
         return 0;
     }
-    blas_core_check(argv);
+    if (options.which_device) {
+        printf("%s\n", backend_choose(options.device) == DEVICE_CUDA ? "cuda" : "host");
+        return 0;
+    }
+    products_start(argv);
     int rc = engine_open(&engine, &options, &err);
     if (rc == 0) {
         rc = options.compare ? compare_modes(&engine, &err) : generate(&engine, &err);

@@ -256,9 +256,7 @@ static int apply(struct options *o, enum option_id id, const char *name, const c
     case ID_TEMPERATURE: return read_number(name, text, 0, 100, &o->temperature, err);
     case ID_DEVICE_LIMIT: return read_size(name, text, 1e6, &o->device_limit_bytes, err);
     case ID_RING: return read_size(name, text, 1e6, &o->ring_bytes, err);
-    case ID_LINK:
-        o->link_given = true;
-        return read_size(name, text, 1e9, &o->link_bytes_per_s, err);
+    case ID_LINK: o->link_given = true; return read_size(name, text, 1e9, &o->link_bytes_per_s, err);
     case ID_TILE:
         rc = read_count(name, text, 16, &count, err);
         o->tile_cells = (uint32_t)count;

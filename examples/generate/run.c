@@ -59,6 +59,8 @@ static int open_attention(struct run *r)
 {
     const struct engine *e = r->engine;
     if (e->options->naive) {
+        if (!engine_is_host(e))
+            return gen_fail(r->err, "--attention naive runs on the host.");
         r->naive = naive_create(&e->model.shape, e->positions, r->err);
         r->attention = r->naive != NULL ? naive_attention(r->naive) : (struct attention){0};
         return r->naive != NULL ? 0 : -1;
@@ -201,24 +203,33 @@ static int run_steps(struct run *r)
     return 0;
 }
 
+static int alloc_buffers(struct run *r)
+{
+    const struct engine *e = r->engine;
+    const struct options *o = e->options;
+    const size_t vocabulary = e->model.shape.vocabulary;
+    const size_t chunks = (e->prompt.count + o->chunk - 1) / o->chunk;
+    r->sampler = (struct sampler){.temperature = (float)o->temperature, .state = o->seed};
+    r->sampler.weights = malloc(vocabulary * sizeof *r->sampler.weights);
+    r->result->decode_ns = calloc(o->tokens, sizeof *r->result->decode_ns);
+    r->result->attend_ns = calloc(o->tokens, sizeof *r->result->attend_ns);
+    if (e->dump.file != NULL)
+        r->all_logits = malloc(o->chunk * vocabulary * sizeof *r->all_logits);
+    if (r->sampler.weights == NULL || r->result->decode_ns == NULL || r->result->attend_ns == NULL ||
+        (e->dump.file != NULL && r->all_logits == NULL))
+        return gen_fail(r->err, "No memory for a run of %zu tokens.", o->tokens);
+    return record_init(&r->result->record, vocabulary, chunks + o->decode_last + o->tokens, r->err);
+}
+
 int engine_run(struct engine *e, const struct run_settings *settings, struct run_result *out,
                struct gen_error *err)
 {
-    const struct options *o = e->options;
-    const size_t steps = (e->prompt.count + o->chunk - 1) / o->chunk + 1 + o->decode_last + o->tokens;
     struct run r = {.engine = e, .settings = settings, .result = out, .err = err};
-    int rc = -1;
     *out = (struct run_result){0};
-    r.sampler = (struct sampler){.temperature = (float)o->temperature, .state = o->seed};
-    r.sampler.weights = malloc(e->model.shape.vocabulary * sizeof *r.sampler.weights);
-    out->decode_ns = calloc(o->tokens, sizeof *out->decode_ns);
-    out->attend_ns = calloc(o->tokens, sizeof *out->attend_ns);
-    if (e->dump.file != NULL)
-        r.all_logits = malloc(o->chunk * e->model.shape.vocabulary * sizeof *r.all_logits);
-    if ((e->dump.file != NULL && r.all_logits == NULL) || r.sampler.weights == NULL || out->decode_ns == NULL || out->attend_ns == NULL)
-        gen_fail(err, "No memory for a run of %zu tokens.", o->tokens);
-    else if (record_init(&out->record, e->model.shape.vocabulary, steps, err) == 0 &&
-             open_attention(&r) == 0)
+    int rc = alloc_buffers(&r);
+    if (rc == 0)
+        rc = open_attention(&r);
+    if (rc == 0)
         rc = run_steps(&r);
     progress_break(&e->progress);
     kv_destroy(r.kv);

@@ -99,7 +99,7 @@ typedef struct rkvi_mirror {
 } rkvi_mirror;
 
 /* Items are the ring's, laid out; ring_addr is the device address of the ring.
- * RKV_E_UNSUPPORTED with a sentence when a table would be too small. */
+ * RKV_E_CAPACITY with a sentence when a table would be too small. */
 rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ring_item *items,
                             uint64_t ring_addr, uint64_t ring_bytes, rkvi_mirror *m);
 

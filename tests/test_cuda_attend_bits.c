@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What must not change a bit of a row on a GPU: how the work is cut, who shares
+ * the launch, what lies outside the row's cells, the run.  As test_ops_bits, for
+ * every variant of this build.
+ *
+ * ROLLKV_TEST_SEED sets the seed, ROLLKV_TEST_VARIANT=part of a name chooses. */
+#include "cuda_case.h"
+
+static uint64_t seed;
+static const char *current;
+
+static ops_case make(const gpu_variant *v, uint32_t which)
+{
+    static const uint32_t ratios[] = {5, 3, 1, 8, 16};
+    ops_case c = {.geom = {.n_heads = 2, .dk = v->dk, .dv = v->dv, .type_k = v->type_k, .type_v = v->type_v,
+                           .k_scale = 0.1f, .v_scale = 1.7f, .tile_cells = which % 2 ? 16 : 128},
+                  .ratio = ratios[which % 5],
+                  .mask = {which % 3, 45 + which},
+                  .softcap = which % 4 == 3 ? 5.0f : 0,
+                  .has_sinks = which % 4 < 2,
+                  .n_entries = 3, .cells = {403, 1, 77}, .rows = {6, 1, 3},
+                  .first = which % 3 ? 9 + which : 0,
+                  .seed = seed + which};
+    c.scale = 1 / sqrtf((float)c.geom.dk);
+    return c;
+}
+
+static void store(ops_case *c)
+{
+    rkvi_ops ref;
+    rkvi_ops_ref(&ref);
+    case_store(c, &ref);
+}
+
+static ops_out attend(const ops_case *c, ops_cut cut)
+{
+    ops_out o = out_make(c, RKV_TYPE_F32, OUT_PLAIN);
+    gpu_attend(c, &cut, RKV_TYPE_F32, &o);
+    return o;
+}
+
+static uint32_t differ(const char *what, const float *a, const float *b, uint32_t row, uint32_t head, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0) {
+            printf("%s: %s of row %u head %u differs first at %u: %.9g and %.9g\n", current, what, row, head, i,
+                   (double)a[i], (double)b[i]);
+            return 1;
+        }
+    return 0;
+}
+
+/* Rows [row, row + n) of all entries, heads' rows one after another. */
+static void assert_same_rows(const ops_case *c, const ops_out *a, const ops_out *b, uint32_t row, uint32_t n)
+{
+    const uint32_t dv = c->geom.dv;
+    uint32_t wrong = 0;
+    for (uint32_t r = row; r < row + n && wrong < 3; r++)
+        for (uint32_t h = 0; h < c->q_heads && wrong < 3; h++) {
+            const size_t at = (size_t)r * c->q_heads + h;
+            wrong += differ("out", (float *)a->t.data + at * dv, (float *)b->t.data + at * dv, r, h, dv);
+            wrong += differ("lse", a->lse + at, b->lse + at, r, h, 1);
+        }
+    assert_int_equal(wrong, 0);
+}
+
+static void assert_same(const ops_case *c, const ops_out *a, ops_out b)
+{
+    assert_same_rows(c, a, &b, 0, c->n_rows);
+    out_free(&b);
+}
+
+typedef void (*case_fn)(ops_case *c);
+
+/* Three cases of each variant. */
+static void each_case(case_fn fn)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_GPU_VARIANTS; i++)
+        for (uint32_t k = 0; k < 3; k++) {
+            if (!variant_wanted(&gpu_variants[i]))
+                continue;
+            current = gpu_variants[i].name;
+            ops_case c = make(&gpu_variants[i], i + 7 * k);
+            case_make(&c);
+            store(&c);
+            fn(&c);
+            case_free(&c);
+            n++;
+        }
+    assert_true(n > 0);
+}
+
+static void runs(ops_case *c)
+{
+    const ops_cut cuts[] = {{.run_log2 = 2}, {.prefill = true}};
+    for (int k = 0; k < 2; k++) {
+        ops_out whole = attend(c, cuts[k]);
+        for (int i = 0; i < 5; i++)
+            assert_same(c, &whole, attend(c, cuts[k]));
+        out_free(&whole);
+    }
+}
+
+static void decode_cuts(ops_case *c)
+{
+    ops_out whole = attend(c, (ops_cut){.run_log2 = 10});
+    for (uint32_t k = 0; k < 6; k++)
+        assert_same(c, &whole, attend(c, (ops_cut){.run_log2 = k, .rows_per_item = k}));
+    for (uint32_t k = 0; k < 3; k++)
+        assert_same(c, &whole, attend(c, (ops_cut){.run_log2 = k, .two_merges = true}));
+    out_free(&whole);
+}
+
+static void prefill_cuts(ops_case *c)
+{
+    ops_out whole = attend(c, (ops_cut){.prefill = true});
+    for (uint32_t k = 1; k < 4; k++)
+        assert_same(c, &whole,
+                    attend(c, (ops_cut){.prefill = true, .rows_per_item = 4 - k, .leaves_per_step = k}));
+    out_free(&whole);
+}
+
+/* A row alone in its entry, alone in the launch. */
+static void rows_alone(ops_case *c)
+{
+    for (int prefill = 0; prefill < 2; prefill++) {
+        const ops_cut cut = {.prefill = prefill, .run_log2 = 1};
+        ops_out whole = attend(c, cut);
+        for (uint32_t r = 0; r < c->rows[0]; r++) {
+            ops_case one = *c;
+            one.n_entries = 1;
+            one.entries[0].row0 = r;
+            one.entries[0].n_rows = one.rows[0] = 1;
+            ops_out alone = attend(&one, cut);
+            assert_same_rows(c, &whole, &alone, r, 1);
+            out_free(&alone);
+        }
+        out_free(&whole);
+    }
+}
+
+/* One head of each group as the only one of its KV head. */
+static void heads_alone(ops_case *c)
+{
+    const ops_cut cuts[] = {{.run_log2 = 1, .rows_per_item = 2}, {.prefill = true}};
+    for (int k = 0; k < 2; k++)
+        for (uint32_t g = 0; g < c->ratio; g += 1 + c->ratio / 3) {
+            const size_t dk = c->geom.dk, dv = c->geom.dv, heads = c->geom.n_heads;
+            ops_case one = *c;
+            one.ratio = 1;
+            one.q_heads = c->geom.n_heads;
+            one.has_sinks = false;
+            one.q = case_alloc(c->n_rows * heads * dk, sizeof(float));
+            ops_case other = *c;
+            other.has_sinks = false;
+            ops_out want = attend(&other, cuts[k]);
+            for (uint32_t r = 0; r < c->n_rows; r++)
+                for (uint32_t kv = 0; kv < heads; kv++)
+                    memcpy(one.q + (r * heads + kv) * dk, c->q + ((size_t)r * c->q_heads + kv * c->ratio + g) * dk,
+                           dk * sizeof(float));
+            ops_out alone = attend(&one, cuts[k]);
+            uint32_t wrong = 0;
+            for (uint32_t r = 0; r < c->n_rows; r++)
+                for (uint32_t kv = 0; kv < heads; kv++)
+                    wrong += differ("out alone", (float *)alone.t.data + (r * heads + kv) * dv,
+                                    (float *)want.t.data + ((size_t)r * c->q_heads + kv * c->ratio + g) * dv, r,
+                                    kv * c->ratio + g, c->geom.dv);
+            assert_int_equal(wrong, 0);
+            out_free(&alone);
+            out_free(&want);
+            free(one.q);
+        }
+}
+
+/* Bytes of a tile's cell, all heads. */
+static void poison_cell(const ops_case *c, uint64_t base, uint32_t cell)
+{
+    for (uint32_t h = 0; h < c->geom.n_heads; h++) {
+        const rkvi_plane p[] = {rkvi_plane_k(&c->geom, base, h), rkvi_plane_v(&c->geom, base, h)};
+        for (int i = 0; i < 2; i++) {
+            memset(p[i].quants + (size_t)cell * p[i].cell_bytes, 0xff, p[i].cell_bytes);
+            memset(p[i].scales + (size_t)cell * p[i].scale_cell_bytes, 0xff, p[i].scale_cell_bytes);
+        }
+    }
+}
+
+/* Cells that no row of the entry sees, and what lies beyond the spans (0xff from
+ * the start), become NaN; tiles that no row sees have no address. */
+static void unseen_cells(ops_case *c)
+{
+    for (uint32_t r = 0; r < c->rows[0]; r++) {
+        c->row[r].from = 70 + 3 * r;
+        c->row[r].to = 281 + 4 * r;
+    }
+    ops_out decode = attend(c, (ops_cut){.run_log2 = 2});
+    ops_out prefill = attend(c, (ops_cut){.prefill = true});
+    const rkvi_entry *e = &c->entries[0];
+    bool used[64] = {false};
+    for (uint32_t x = 0; x < c->cells[0]; x++) {
+        bool seen = false;
+        for (uint32_t r = 0; r < c->rows[0]; r++)
+            seen = seen || case_sees(c, &c->row[r], c->pos0 + x);
+        if (seen)
+            used[c->new_cells[x].base - e->base0] = true;
+        else
+            poison_cell(c, c->bases[c->new_cells[x].base], c->new_cells[x].cell);
+    }
+    for (uint32_t x = 0; x < c->cells[0]; x++)
+        if (!used[c->new_cells[x].base - e->base0])
+            c->bases[c->new_cells[x].base] = 0;
+    assert_same(c, &decode, attend(c, (ops_cut){.run_log2 = 2}));
+    assert_same(c, &decode, attend(c, (ops_cut){.run_log2 = 0}));
+    assert_same(c, &prefill, attend(c, (ops_cut){.prefill = true}));
+    out_free(&decode);
+    out_free(&prefill);
+}
+
+/* Row 2 of entry 0: cells that it does not see, though others do, change. */
+static void unseen_values(ops_case *c)
+{
+    for (uint32_t r = 0; r < c->rows[0]; r++) {
+        c->row[r].from = 30 * r;
+        c->row[r].to = 380 + 4 * r;
+    }
+    ops_out decode = attend(c, (ops_cut){.run_log2 = 2});
+    ops_out prefill = attend(c, (ops_cut){.prefill = true});
+    const size_t nk = (size_t)c->geom.n_heads * c->geom.dk, nv = (size_t)c->geom.n_heads * c->geom.dv;
+    for (uint32_t x = 0; x < c->cells[0]; x++)
+        if (!case_sees(c, &c->row[2], c->pos0 + x)) {
+            for (size_t i = 0; i < nk; i++)
+                c->k[x * nk + i] *= x % 2 ? 50.0f : -0.01f;
+            for (size_t i = 0; i < nv; i++)
+                c->v[x * nv + i] *= x % 3 ? 1000.0f : 1e-3f;
+        }
+    store(c);
+    ops_out a = attend(c, (ops_cut){.run_log2 = 2});
+    ops_out b = attend(c, (ops_cut){.prefill = true});
+    assert_same_rows(c, &decode, &a, 2, 1);
+    assert_same_rows(c, &prefill, &b, 2, 1);
+    ops_out *all[] = {&decode, &prefill, &a, &b};
+    for (int i = 0; i < 4; i++)
+        out_free(all[i]);
+}
+
+/* A row whose own k, v and q overflow or are NaN does not spoil those before. */
+static void overflowing_row(ops_case *c)
+{
+    const float bad[] = {INFINITY, -INFINITY, NAN, 1e30f};
+    const uint32_t last = c->rows[0] - 1, cell = c->cells[0] - 1;
+    const size_t k = (size_t)c->geom.n_heads * c->geom.dk, v = (size_t)c->geom.n_heads * c->geom.dv;
+    ops_out before = attend(c, (ops_cut){0});
+    ops_out prefill = attend(c, (ops_cut){.prefill = true});
+    for (size_t i = 0; i < k; i++)
+        c->k[cell * k + i] = bad[i % 4];
+    for (size_t i = 0; i < v; i++)
+        c->v[cell * v + i] = bad[(i + 1) % 4];
+    store(c);
+    ops_out a = attend(c, (ops_cut){.run_log2 = 1});
+    for (size_t i = 0; i < (size_t)c->q_heads * c->geom.dk; i++)
+        c->q[last * (size_t)c->q_heads * c->geom.dk + i] = bad[i % 3];
+    ops_out b = attend(c, (ops_cut){.prefill = true});
+    assert_same_rows(c, &before, &a, 0, last);
+    assert_same_rows(c, &prefill, &b, 0, last);
+    ops_out *all[] = {&before, &prefill, &a, &b};
+    for (int i = 0; i < 4; i++)
+        out_free(all[i]);
+}
+
+/* A row once more cells follow in its leaf, stored or NaN. */
+static void growing_leaf(ops_case *c)
+{
+    const uint32_t n = 137; /* cells at the time of row 0 */
+    c->row[0].pos = n - 1;
+    const ops_cut cuts[] = {{.run_log2 = 1}, {.prefill = true}};
+    ops_out later[] = {attend(c, cuts[0]), attend(c, cuts[1])};
+    ops_case early = *c;
+    uint64_t spans = 0;
+    for (uint32_t seen = 0; seen < n; spans++) {
+        rkvi_span *s = &early.spans[early.entries[0].span0 + spans];
+        if (s->count > n - seen)
+            s->count = (uint16_t)(n - seen);
+        seen += s->count;
+    }
+    early.entries[0].n_spans = spans;
+    for (uint32_t x = n; x < c->cells[0]; x++)
+        poison_cell(c, c->bases[c->new_cells[x].base], c->new_cells[x].cell);
+    for (int k = 0; k < 2; k++) {
+        ops_cut alone = cuts[k];
+        alone.rows_per_item = 1;
+        ops_out now = attend(&early, alone);
+        assert_same_rows(c, &later[k], &now, 0, 1);
+        out_free(&now);
+        out_free(&later[k]);
+    }
+}
+
+/* q in f16 and bf16 is the f32 of its values. */
+static void tensor_types(ops_case *c)
+{
+    const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16};
+    const ops_cut cuts[] = {{.run_log2 = 1}, {.prefill = true}};
+    for (int k = 0; k < 4; k++) {
+        for (size_t i = 0; i < (size_t)c->n_rows * c->q_heads * c->geom.dk; i++)
+            c->q[i] = round_for(types[k / 2], c->q[i]);
+        ops_out f = attend(c, cuts[k % 2]), h = out_make(c, RKV_TYPE_F32, OUT_PLAIN);
+        gpu_attend(c, &cuts[k % 2], types[k / 2], &h);
+        assert_same(c, &f, h);
+        out_free(&f);
+    }
+}
+
+#define EACH(name)                                                                                             \
+    static void test_##name(void **state)                                                                      \
+    {                                                                                                          \
+        (void)state;                                                                                           \
+        each_case(name);                                                                                       \
+    }
+EACH(runs)
+EACH(decode_cuts)
+EACH(prefill_cuts)
+EACH(rows_alone)
+EACH(heads_alone)
+EACH(unseen_cells)
+EACH(unseen_values)
+EACH(overflowing_row)
+EACH(growing_leaf)
+EACH(tensor_types)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_runs),          cmocka_unit_test(test_decode_cuts),
+        cmocka_unit_test(test_prefill_cuts),  cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_heads_alone),   cmocka_unit_test(test_unseen_cells),
+        cmocka_unit_test(test_unseen_values), cmocka_unit_test(test_overflowing_row),
+        cmocka_unit_test(test_growing_leaf),  cmocka_unit_test(test_tensor_types),
+    };
+    gpu_or_skip();
+    seed = test_seed();
+    heap_open();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
