@@ -18,9 +18,11 @@
 #include <cmocka.h>
 
 static const rkv_type pairs[][2] = {
-    {RKV_TYPE_F16, RKV_TYPE_F16},   {RKV_TYPE_BF16, RKV_TYPE_BF16}, {RKV_TYPE_FP8_E4M3, RKV_TYPE_FP8_E4M3},
-    {RKV_TYPE_Q8_0, RKV_TYPE_Q8_0}, {RKV_TYPE_Q4_0, RKV_TYPE_Q4_0}, {RKV_TYPE_Q8_0, RKV_TYPE_Q4_0},
-    {RKV_TYPE_F16, RKV_TYPE_Q8_0},  {RKV_TYPE_BF16, RKV_TYPE_Q8_0}, {RKV_TYPE_F16, RKV_TYPE_Q4_0},
+    {RKV_TYPE_F16, RKV_TYPE_F16},           {RKV_TYPE_BF16, RKV_TYPE_BF16},
+    {RKV_TYPE_FP8_E4M3, RKV_TYPE_FP8_E4M3}, {RKV_TYPE_Q8_0, RKV_TYPE_Q8_0},
+    {RKV_TYPE_Q4_0, RKV_TYPE_Q4_0},         {RKV_TYPE_Q8_0, RKV_TYPE_Q4_0},
+    {RKV_TYPE_F16, RKV_TYPE_Q8_0},          {RKV_TYPE_BF16, RKV_TYPE_Q8_0},
+    {RKV_TYPE_F16, RKV_TYPE_Q4_0},
 };
 enum { N_PAIRS = sizeof pairs / sizeof *pairs };
 
@@ -28,7 +30,9 @@ static uint64_t brought_back_bytes, promoted_bytes, merged_early; /* over all ru
 
 static uint64_t largest_tile_layer(const bits_text *t, bits_executor executor)
 {
-    bits_setup s = {.executor = executor, .resident = {RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL}};
+    bits_setup s = {
+        .executor = executor,
+        .resident = {RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL}};
     bits_text small = *t;
     bits_result r;
     memset(small.n_ops, 0, sizeof small.n_ops);
@@ -44,9 +48,10 @@ static uint64_t largest_tile_layer(const bits_text *t, bits_executor executor)
 /* All of it on the device. */
 static void reference(const bits_text *t, bits_executor executor, bits_result *r)
 {
-    const bits_setup s = {.executor = executor,
-                          .seed = 3,
-                          .resident = {RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL}};
+    const bits_setup s = {
+        .executor = executor,
+        .seed = 3,
+        .resident = {RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL}};
     const rkv_status st = bits_run(t, &s, r);
     if (st != RKV_OK)
         print_error("reference: %s\n", rkv_error_message());
@@ -101,11 +106,13 @@ static void set_resident(bits_setup *s, const bits_text *t, uint32_t i)
 /* Ring size i of 6, from the smallest legal one up. */
 static uint64_t ring_size(uint64_t largest, uint32_t i)
 {
-    const uint64_t sizes[6] = {largest, largest + 256, 2 * largest, 5 * largest / 2 / 256 * 256, 7 * largest, 0};
+    const uint64_t sizes[6] = {
+        largest, largest + 256, 2 * largest, 5 * largest / 2 / 256 * 256, 7 * largest, 0};
     return sizes[i];
 }
 
-static bits_setup random_setup(const bits_text *t, bits_executor executor, uint64_t largest, uint64_t *r)
+static bits_setup random_setup(const bits_text *t, bits_executor executor, uint64_t largest,
+                               uint64_t *r)
 {
     bits_setup s = {.seed = bits_random(r)};
     s.executor = executor;

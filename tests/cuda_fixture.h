@@ -61,7 +61,8 @@ static inline uint64_t gpu_random(uint64_t *state)
 static inline rkv_status gpu_copy(rkvi_device *d, rkvi_direction direction, void *dst, const void *src,
                                   size_t bytes, void *stream)
 {
-    const rkvi_copy c = {.direction = direction, .dst = dst, .src = src, .width_bytes = bytes, .rows = 1};
+    const rkvi_copy c = {
+        .direction = direction, .dst = dst, .src = src, .width_bytes = bytes, .rows = 1};
     return rkvi_dev(copy, d, &c, stream);
 }
 
@@ -88,7 +89,8 @@ static inline void gpu_free(rkvi_device *d, void *p)
 }
 
 /* All items of an op, and then a wait for them. */
-static inline void gpu_launch(rkvi_device *d, rkvi_op op, const void *args, size_t args_bytes, uint64_t grid)
+static inline void gpu_launch(rkvi_device *d, rkvi_op op, const void *args, size_t args_bytes,
+                              uint64_t grid)
 {
     const rkvi_launch l = {.op = op, .args = args, .args_bytes = (uint32_t)args_bytes, .grid = grid};
     ok(rkvi_dev(launch, d, &l, NULL));

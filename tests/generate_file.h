@@ -50,7 +50,7 @@ enum {
     TINY_EMBEDDING = 64,
     TINY_HEADS = 4,
     TINY_KV_HEADS = 2,
-    TINY_HEAD_DIM = 32,
+    TINY_HEAD_DIM = 64, /* the smallest that GPU kernels are built for */
     TINY_FEED_FORWARD = 96,
     TINY_POSITIONS = 1024,
     TINY_VOCABULARY = 320

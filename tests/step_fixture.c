@@ -450,6 +450,22 @@ rkv_kv_layer_info fx_layer(const fx *w, uint32_t layer)
     return i;
 }
 
+void fx_check_empty(fx *w)
+{
+    fx_ok(rkv_cache_clear(w->cache), "clear");
+    memset(w->n_cells, 0, sizeof w->n_cells);
+    for (uint32_t l = 0; l < w->model.n_layers; l++) {
+        assert_int_equal(fx_layer(w, l).window_tiles, 0);
+        assert_int_equal(fx_layer(w, l).tail_tiles, 0);
+    }
+    assert_int_equal(fx_stats(w).used_tail_places, 0);
+    for (uint32_t s = 0; s < w->model.params.n_sequences; s++) {
+        rkv_sequence_state q = {.struct_size = sizeof q};
+        fx_ok(rkv_sequence_info(w->cache, s, &q), "info");
+        assert_int_equal(q.n_tiles, 0);
+    }
+}
+
 bool fx_same(const fx *a, const fx *b)
 {
     assert_int_equal(a->n_rows, b->n_rows);

@@ -112,6 +112,8 @@ void fx_ok(rkv_status s, const char *what);
 /* All of the device's memory, streams and events were given back. */
 void fx_nothing_left(rkvi_device *core);
 
+/* Clears all; then no place and no tile is in use. */
+void fx_check_empty(fx *w);
 /* Outputs and lse of the last step are the same bytes. */
 bool fx_same(const fx *a, const fx *b);
 /* A fresh cache with everything resident, fed the text of `w`'s sequence; both

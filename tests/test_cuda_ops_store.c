@@ -22,10 +22,46 @@ typedef enum { NORMAL, PATTERNS, EDGES, VALUES_COUNT } values_kind;
 
 static float value(values_kind kind, uint64_t *r)
 {
-    static const float edges[] = {
-        0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1.17e-38f, 65504, 65519.99f, 65520, -65520, 448,
-        464, 465, -448, 0x1.fep127f, 0x1.ffp127f, 0x1.fffffep127f, 0.5f, -0.5f, 1.5f, 2.5f, 127, 126.5f, -126.5f,
-        0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1p-9f, 0x1p-10f, 0x1.8p-10f, 1, -1, 8, -8, 7.5f, 1e10f, -1e30f, 1e-20f};
+    static const float edges[] = {0.0f,
+                                  -0.0f,
+                                  INFINITY,
+                                  -INFINITY,
+                                  NAN,
+                                  1e-45f,
+                                  -1e-45f,
+                                  1.17e-38f,
+                                  65504,
+                                  65519.99f,
+                                  65520,
+                                  -65520,
+                                  448,
+                                  464,
+                                  465,
+                                  -448,
+                                  0x1.fep127f,
+                                  0x1.ffp127f,
+                                  0x1.fffffep127f,
+                                  0.5f,
+                                  -0.5f,
+                                  1.5f,
+                                  2.5f,
+                                  127,
+                                  126.5f,
+                                  -126.5f,
+                                  0x1p-24f,
+                                  0x1p-25f,
+                                  0x1.8p-25f,
+                                  0x1p-9f,
+                                  0x1p-10f,
+                                  0x1.8p-10f,
+                                  1,
+                                  -1,
+                                  8,
+                                  -8,
+                                  7.5f,
+                                  1e10f,
+                                  -1e30f,
+                                  1e-20f};
     const uint64_t x = gpu_random(r);
     if (kind == EDGES)
         return edges[x % (sizeof edges / sizeof *edges)];
@@ -36,7 +72,8 @@ static float value(values_kind kind, uint64_t *r)
 }
 
 /* Rows of all three tensor types, with room between rows and heads. */
-static size_t make_tensor(rkv_type type, uint32_t dim, values_kind kind, uint64_t *r, rkvi_tensor *t, uint8_t **raw)
+static size_t make_tensor(rkv_type type, uint32_t dim, values_kind kind, uint64_t *r, rkvi_tensor *t,
+                          uint8_t **raw)
 {
     const int64_t head_stride = dim + 5, row_stride = HEADS * head_stride + 3;
     const size_t n = (size_t)(row_stride * CELLS), size = rkvi_tensor_type_bytes(type);
@@ -46,7 +83,8 @@ static size_t make_tensor(rkv_type type, uint32_t dim, values_kind kind, uint64_
         const uint16_t h = type == RKV_TYPE_F16 ? rkvi_f32_to_f16(x) : rkvi_f32_to_bf16(x);
         memcpy(*raw + i * size, type == RKV_TYPE_F32 ? (const void *)&x : (const void *)&h, size);
     }
-    *t = (rkvi_tensor){.data = *raw, .row_stride = row_stride, .head_stride = head_stride, .type = type};
+    *t =
+        (rkvi_tensor){.data = *raw, .row_stride = row_stride, .head_stride = head_stride, .type = type};
     return n * size;
 }
 
@@ -60,7 +98,8 @@ static void choose_cells(rkvi_new_cell *cells, uint32_t tile_cells, uint64_t *r)
     for (uint32_t i = 0; i < CELLS; i++) {
         const uint32_t k = i + (uint32_t)(gpu_random(r) % (n - i)), x = order[k];
         order[k] = order[i];
-        cells[i] = (rkvi_new_cell){.base = x / tile_cells, .cell = x % tile_cells, .row = CELLS - 1 - i};
+        cells[i] =
+            (rkvi_new_cell){.base = x / tile_cells, .cell = x % tile_cells, .row = CELLS - 1 - i};
     }
     free(order);
 }
@@ -99,9 +138,10 @@ static void check_store(rkvi_geom g, rkv_type tensor, values_kind kind, uint64_t
         uint64_t at = 0;
         while (want[at] == got[at])
             at++;
-        print_error("K %s %u, V %s %u from %s, values %d: byte %llu (of %llu a tile-layer) is %02x, not %02x\n",
-                    rkvi_type_name(g.type_k), g.dk, rkvi_type_name(g.type_v), g.dv, rkvi_type_name(tensor), kind,
-                    (unsigned long long)at, (unsigned long long)g.bytes, got[at], want[at]);
+        print_error(
+            "K %s %u, V %s %u from %s, values %d: byte %llu (of %llu a tile-layer) is %02x, not %02x\n",
+            rkvi_type_name(g.type_k), g.dk, rkvi_type_name(g.type_v), g.dv, rkvi_type_name(tensor),
+            kind, (unsigned long long)at, (unsigned long long)g.bytes, got[at], want[at]);
         fail();
     }
     void *all[] = {tiles, (void *)b.bases, (void *)b.cells, b.k.data, b.v.data};
@@ -116,14 +156,16 @@ static void check_store(rkvi_geom g, rkv_type tensor, values_kind kind, uint64_t
 static void test_store(void **state)
 {
     (void)state;
-    static const uint32_t dims[][2] = {{8, 8}, {64, 64}, {80, 80}, {96, 96}, {112, 40}, {128, 128}, {192, 128}, {512, 512}};
+    static const uint32_t dims[][2] = {{8, 8},    {64, 64},   {80, 80},   {96, 96},
+                                       {112, 40}, {128, 128}, {192, 128}, {512, 512}};
     uint64_t r = seed;
     uint32_t n = 0;
     for (rkv_type k = RKV_TYPE_F16; k <= RKV_TYPE_Q4_0; k++)
         for (rkv_type v = RKV_TYPE_F16; v <= RKV_TYPE_Q4_0; v++)
             for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
                 const rkvi_geom g = {.dk = dims[i][0], .dv = dims[i][1], .type_k = k, .type_v = v};
-                if ((rkvi_type_is_quantised(k) && g.dk % 32) || (rkvi_type_is_quantised(v) && g.dv % 32))
+                if ((rkvi_type_is_quantised(k) && g.dk % 32) ||
+                    (rkvi_type_is_quantised(v) && g.dv % 32))
                     continue;
                 for (rkv_type tensor = RKV_TYPE_F32; tensor <= RKV_TYPE_BF16; tensor++, n++)
                     check_store(g, tensor, (values_kind)(n % VALUES_COUNT), &r);

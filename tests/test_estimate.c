@@ -261,12 +261,12 @@ static void test_arguments(void **state)
     assert_int_equal(e.device_window_bytes, N_LAYERS * 256 * TILE_LAYER);
     assert_int_equal(e.device_ring_bytes, 99);
     e.struct_size = sizeof e;
-    for (int32_t device = -5; device < 3; device++)
-        if (device != RKV_DEVICE_HOST) {
-            s.params.device = device;
-            assert_int_equal(rkv_cache_estimate(&s.params, &e), RKV_E_NO_DEVICE);
-            assert_non_null(strstr(rkv_error_message(), "RKV_DEVICE_HOST"));
-        }
+    static const int32_t none[] = {-5, -2, 1000, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        s.params.device = none[i];
+        assert_int_equal(rkv_cache_estimate(&s.params, &e), RKV_E_NO_DEVICE);
+        assert_non_null(strstr(rkv_error_message(), "RKV_DEVICE_HOST"));
+    }
 }
 
 static void test_library(void **state)
@@ -279,12 +279,12 @@ static void test_library(void **state)
     assert_string_equal(rkv_version_string(), version);
     assert_non_null(strstr(rkv_build_info(), "executors: host"));
     assert_string_equal(rkv_status_name(RKV_E_RING), "RKV_E_RING");
-    assert_int_equal(rkv_device_count(), 0);
+    assert_true(rkv_device_count() < 1000);
     rkv_device_info info = {.struct_size = sizeof info};
     assert_int_equal(rkv_device_info_get(RKV_DEVICE_HOST, &info), RKV_OK);
     assert_string_equal(info.name, "host");
     assert_true(info.memory_bytes >= info.memory_free_bytes && info.n_workers >= 1);
-    assert_int_equal(rkv_device_info_get(0, &info), RKV_E_NO_DEVICE);
+    assert_int_equal(rkv_device_info_get(1000, &info), RKV_E_NO_DEVICE);
 }
 
 static void test_settings(void **state)

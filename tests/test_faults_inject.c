@@ -164,6 +164,7 @@ static void reference(script *t)
     run(t);
     const rkv_cache_stats s = fx_stats(&t->w);
     assert_true(s.streamed_bytes > 0 && s.demoted_bytes > 0 && s.brought_back_bytes > 0 && s.aborted_steps == 1);
+    fx_check_empty(&t->w);
     fx_close(&t->w);
 }
 
@@ -197,6 +198,7 @@ static void test_failures_at_random(void **state)
             run(&t);
             if (!t.poisoned) { /* a failure while a failure is taken back */
                 compare(&want, &t);
+                fx_check_empty(&t.w);
                 failures += t.failures;
             } else {
                 assert_int_equal(kinds[k], RKVI_CALL_ANY);
@@ -224,6 +226,7 @@ static void test_each_call_in_turn(void **state)
             run(&t);
             hit = t.failures > 0;
             compare(&want, &t);
+            fx_check_empty(&t.w);
             fx_close(&t.w);
             nth += fx_is_full() ? 1 : 1 + nth / 3;
         }
@@ -265,6 +268,46 @@ static void test_bring_back_fails(void **state)
         print_message("kind %d: %llu calls\n", (int)kinds[k], (unsigned long long)nth - 1);
         assert_true(nth > 3 || kinds[k] == RKVI_CALL_EVENT_SYNC);
     }
+}
+
+/* Each copy of end fails in turn, those of the hinted batch too, while a tile joins the window, or
+ * one is promoted to it. */
+static void test_end_fails(void **state)
+{
+    (void)state;
+    uint32_t failures = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        fx w;
+        fx_model m = model(FX_CHECK, seed + i);
+        m.layers[1].resident_cells = 8 * 16;
+        m.params.draft_rows = 1;
+        m.params.ring_bytes = 400 << 10;
+        fx_open(&w, &m);
+        fx_append(&w, 0, 40, RKV_REGIME_PREFILL, 100);
+        fx_append(&w, 1, 48, RKV_REGIME_PREFILL, 200);
+        for (uint32_t step = 0; step < 60; step++) {
+            const fx_entry e = {.rows = 2, .tag = 1000 + 10 * step}, next = {.seq = 1, .rows = 1};
+            bool again = true;
+            for (uint32_t tries = 0; again; tries++) {
+                fx_ok(fx_begin(&w, &e, 1), "begin");
+                for (uint32_t s = 0; s < m.n_sites; s++)
+                    fx_ok(fx_attend(&w, s), "attend");
+                rkvi_device_fail_call(w.core, RKVI_CALL_COPY, 1 + tries, RKV_E_DEVICE_CALL);
+                again = fx_end(&w, i || step % 2 ? &next : NULL, i || step % 2) != RKV_OK;
+                rkvi_device_fail_call(w.core, RKVI_CALL_COPY, 0, RKV_OK);
+                failures += again;
+                if (again)
+                    fx_ok(fx_abort(&w), "abort");
+            }
+            fx_ok(fx_sync(&w), "sync");
+        }
+        fx_compare_fresh(&w, 0, 8);
+        fx_compare_fresh(&w, 1, 8);
+        assert_int_equal(fx_layer(&w, 1).window_tiles, 8);
+        fx_check_empty(&w);
+        fx_close(&w);
+    }
+    assert_true(failures > 20);
 }
 
 /* Enqueued work faults: every later call says so, and destroy works. */
@@ -385,13 +428,18 @@ static void test_capacity(void **state)
     fx_append(&w, 0, 60, RKV_REGIME_PREFILL, 1);
     fx_append(&w, 1, 60, RKV_REGIME_PREFILL, 1000);
     const fx_entry e[2] = {{.seq = 0, .rows = 16, .tag = 5000}, {.seq = 1, .rows = 20, .tag = 6000}};
+    const rkv_batch_entry two[2] = {{.struct_size = sizeof *two, .n_rows = 16, .n_new_cells = 16},
+                                    {.struct_size = sizeof *two, .sequence = 1, .n_rows = 20, .n_new_cells = 20}};
+    const rkv_batch batch = {.struct_size = sizeof batch, .n_entries = 2, .entries = two};
     for (int i = 0; i < 3; i++) {
+        assert_int_equal(rkv_cache_check(w.cache, &batch, 1), RKV_E_CAPACITY);
         assert_int_equal(fx_begin(&w, e, 2), RKV_E_CAPACITY);
         assert_true(strlen(rkv_error_message()) > 10);
     }
     fx_compare_fresh(&w, 0, 2);
     fx_compare_fresh(&w, 1, 2);
     fx_clear(&w, 1);
+    fx_ok(rkv_cache_check(w.cache, &batch, 1), "check");
     fx_step(&w, e, 2);
     fx_compare_fresh(&w, 0, 2);
     fx_compare_fresh(&w, 1, 2);
@@ -403,8 +451,8 @@ int main(void)
     seed = fx_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failures_at_random),     cmocka_unit_test(test_each_call_in_turn),
-        cmocka_unit_test(test_bring_back_fails),       cmocka_unit_test(test_fault_poisons),
-        cmocka_unit_test(test_refused_registration),
+        cmocka_unit_test(test_bring_back_fails),       cmocka_unit_test(test_end_fails),
+        cmocka_unit_test(test_fault_poisons),          cmocka_unit_test(test_refused_registration),
         cmocka_unit_test(test_failures_of_the_bounce), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_capacity),
     };

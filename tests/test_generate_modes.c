@@ -3,6 +3,7 @@
  * The example engine end to end on a tiny random model: the library's attention against the plain
  * loop, and the same bits of all logits in all modes.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +17,7 @@
 #include "compare.h"
 #include "engine.h"
 #include "generate_file.h"
+#include "sample.h"
 
 enum { SEED = 7, PROMPT = 300, CHUNK = 64, TOKENS = 60, TILE = 16 };
 
@@ -53,6 +55,7 @@ static struct options base_options(void)
                             .chunk = CHUNK,
                             .seed = 1,
                             .mode = GENERATE_RING,
+                            .device = DEVICE_HOST,
                             .tile_cells = TILE,
                             .threads = 1,
                             .type_k = RKV_TYPE_F16,
@@ -179,6 +182,56 @@ static void test_compare(void **state)
     assert_null(strstr(printed, "DIFFERENT"));
 }
 
+/* The layout of dump.h, with the end of the prompt read token by token. */
+static void test_dump(void **state)
+{
+    (void)state;
+    static char path[] = "generate_dump_XXXXXX";
+    enum { ALONE = 5, ROWS = PROMPT + TOKENS - 1, N = TINY_VOCABULARY };
+    static struct row {
+        int32_t position, token;
+        float logits[N];
+    } rows[ROWS + 1];
+    char head[16];
+    uint32_t numbers[2];
+    struct options o = base_options();
+    struct engine e;
+    struct run_result r;
+    struct gen_error err = {""};
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    o.dump_path = path;
+    o.decode_last = ALONE;
+    assert_int_equal(engine_open(&e, &o, &err), 0);
+    const struct run_settings resident = {.name = "resident", .mode = GENERATE_RESIDENT};
+    assert_int_equal(engine_run(&e, &resident, &r, &err), 0);
+    assert_int_equal(dump_close(&e.dump, &err), 0);
+    assert_int_equal(r.prefill_steps, (PROMPT - ALONE + CHUNK - 1) / CHUNK + ALONE);
+
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fread(head, 1, sizeof head, file), sizeof head);
+    assert_int_equal(fread(rows, sizeof rows[0], ROWS + 1, file), ROWS);
+    fclose(file);
+    unlink(path);
+    memcpy(numbers, head + 8, sizeof numbers);
+    assert_memory_equal(head, "RKVLOGIT", 8);
+    assert_int_equal(numbers[0], 1);
+    assert_int_equal(numbers[1], N);
+    for (int i = 0; i < ROWS; i++) {
+        assert_int_equal(rows[i].position, i);
+        assert_int_equal(rows[i].token, i < PROMPT ? e.prompt.ids[i] : r.generated.ids[i - PROMPT]);
+    }
+    /* What a step's last row gave, within rounding: the dump's product is over all rows. */
+    const float *last = r.record.logits + (r.record.steps - 1) * N;
+    for (int i = 0; i < N; i++)
+        assert_true(fabsf(rows[ROWS - 1].logits[i] - last[i]) < 1e-4f);
+    assert_int_equal(sample_highest(rows[PROMPT - 1].logits, N), r.generated.ids[0]);
+    run_result_free(&r);
+    engine_close(&e);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -215,6 +268,7 @@ int main(void)
         cmocka_unit_test(test_library_against_plain_loop),
         cmocka_unit_test(test_same_bits_in_all_modes),
         cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_dump),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

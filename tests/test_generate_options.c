@@ -63,6 +63,18 @@ static void test_values(void **state)
     assert_int_equal(o.link_bytes_per_s, 4000000000);
     assert_int_equal(parse("--model m --prompt p --compare --link-gbs 0", &o, &err), 0);
     assert_int_equal(o.link_bytes_per_s, 0);
+    /* The link is the host's, and so is the plain loop. */
+    assert_int_equal(parse("--model m --prompt p", &o, &err), 0);
+    assert_int_equal(o.device, DEVICE_AUTO);
+    assert_int_equal(parse("--model m --prompt p --device cuda --decode-last 3", &o, &err), 0);
+    assert_int_equal(o.device, DEVICE_CUDA);
+    assert_int_equal(o.decode_last, 3);
+    assert_int_equal(parse("--model m --prompt p --link-gbs 2", &o, &err), 0);
+    assert_int_equal(o.device, DEVICE_HOST);
+    assert_int_equal(parse("--model m --prompt p --attention naive", &o, &err), 0);
+    assert_int_equal(o.device, DEVICE_HOST);
+    assert_int_equal(parse("--which-device", &o, &err), 0);
+    assert_true(o.which_device);
     assert_int_equal(parse("--help", &o, &err), 0);
     assert_true(o.help);
 }
@@ -84,6 +96,9 @@ static void test_errors(void **state)
         {"--model m --prompt p --chunk 5000", "4096"},
         {"--model m --prompt p --mode fast", "resident, ring and oplevel"},
         {"--model m --prompt p --device gpu", "'host'"},
+        {"--model m --prompt p --device cuda --link-gbs 1", "host executor"},
+        {"--model m --prompt p --device cuda --attention naive", "on the host"},
+        {"--model m --prompt p --compare --dump-logits f", "--compare"},
         {"--model m --prompt p --kv-type f32", "q8_0"},
         {"--model m --prompt p --attention other", "naive"},
         {"--model m --prompt p --attention naive --compare", "--compare"},

@@ -190,6 +190,7 @@ static void test_soak(void **state)
                   (unsigned long long)s.demoted_tile_layers, (unsigned long long)s.promoted_tile_layers,
                   (unsigned long long)(s.brought_back_bytes >> 20), (unsigned long long)a.asked);
     assert_true(s.streamed_bytes > 0 && s.promoted_tile_layers > 0 && s.brought_back_bytes > 0);
+    fx_check_empty(&k.w);
     fx_close(&k.w);
 }
 
@@ -219,6 +220,7 @@ static void test_two_caches(void **state)
         pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < 2; i++) {
         settle(&k[i]);
+        fx_check_empty(&k[i].w);
         fx_close(&k[i].w);
     }
 }

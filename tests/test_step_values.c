@@ -340,6 +340,7 @@ static void test_rollback_everywhere(void **state)
         fx_compare_fresh(&w, 0, 9);
         fx_compare_fresh(&w, 1, 9);
         brought_back += fx_stats(&w).brought_back_bytes;
+        fx_check_empty(&w);
         fx_close(&w);
     }
     assert_true(brought_back > 0);
@@ -425,6 +426,7 @@ static void test_abort_everywhere(void **state)
             assert_true(fx_same(&w, &untouched));
         }
         assert_true(fx_stats(&w).aborted_steps > 20);
+        fx_check_empty(&w);
         fx_close(&untouched);
         fx_close(&w);
     }

@@ -18,7 +18,7 @@ sanitize=${GPU_SANITIZE-memcheck}
 carry=${CARRY:-.carry}
 report=${GPU_REPORT:-$build/gpu}
 mkdir -p "$build" "$report"
-PATH=$PATH:/usr/local/cuda/bin
+PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 export PATH
 
 # CMocka from carried packages, in a folder of the build's own.
@@ -36,6 +36,26 @@ if ls "$carry"/libcmocka*.deb >/dev/null 2>&1; then
     LIBRARY_PATH=$lib${LIBRARY_PATH:+:$LIBRARY_PATH}
     CPATH=$prefix/usr/include${CPATH:+:$CPATH}
     export PKG_CONFIG_PATH CMAKE_PREFIX_PATH LD_LIBRARY_PATH LIBRARY_PATH CPATH
+    # Where there is no pkg-config, one that knows CMocka alone.
+    if ! command -v pkg-config >/dev/null 2>&1; then
+        cat >"$prefix/pkg-config" <<EOF
+#!/bin/sh
+case " \$* " in
+*" --version "*) echo 0.29.2 ;;
+*" cmocka "*)
+    case " \$* " in
+    *" --modversion "*) echo 1.1.5 ;;
+    *" --cflags "*) echo "-I$prefix/usr/include" ;;
+    *" --libs "*) echo "-L$lib -lcmocka" ;;
+    esac
+    ;;
+*) exit 1 ;;
+esac
+EOF
+        chmod +x "$prefix/pkg-config"
+        PKG_CONFIG=$prefix/pkg-config
+        export PKG_CONFIG
+    fi
 fi
 
 echo "== build"
@@ -52,7 +72,7 @@ fi || {
     echo "0 passed: configuring failed"
     exit 1
 }
-all=$(sed -n "/cuda_tests = \[/,/^  \]/ s/.*\['\(cuda_[a-z0-9_]*\)'.*/\1/p" tests/meson.build)
+all=$(ls tests/test_cuda_*.c | sed 's|tests/test_||; s|\.c$||')
 tests=${GPU_TESTS:-$all}
 targets=
 for t in $tests; do
@@ -90,7 +110,11 @@ for t in $tests; do
     run "$t" "$build/tests/test_$t"
 done
 
-# Not the one that faults on purpose; the long one with an environment of its own would take too long.
+# Short ones; never the one that faults on purpose.
+if [ -n "$sanitize" ] && ! command -v compute-sanitizer >/dev/null 2>&1; then
+    echo "compute-sanitizer is not here"
+    sanitize=
+fi
 for tool in $sanitize; do
     echo "== compute-sanitizer $tool"
     for t in ${GPU_SANITIZE_TESTS:-cuda_ops_merge cuda_ops_store}; do

@@ -160,6 +160,9 @@ static void print_table(const struct comparison *c)
     for (int i = 0; i < RUNS; i++)
         print_row(c, i);
     print_bound(c);
+    if (c->results[RUNS - 1].stats.streamed_bytes == 0)
+        printf("NOTHING WAS STREAMED: all of the cache fits; use a smaller --device-limit-mb or "
+               "--resident-cells\n");
     print_notes(c);
 }
 

@@ -76,13 +76,13 @@ static __device__ void rkvk_load_reach(rkvk_decode_smem<S> &sm, const rkvi_atten
 /* Enqueues the block at the cursor, if there is one, and commits in any case. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_load_block(rkvk_decode_smem<S> &sm, const rkvi_attend_args &a,
-                                                       rkvk_cursor &at, uint32_t stage)
+                                                       rkvk_cursor &at, uint8_t *stage)
 {
     if (at.leaf != sm.queue.n_queued) {
         if (at.end == 0)
             rkvk_cursor_enter<S::BC>(at, sm.queue, a.geom.leaf_cells);
         const rkvk_leaf &leaf = sm.queue.leaf[at.leaf % RKVK_QUEUE];
-        const uint32_t dst = rkvk_smem_addr(sm.stage[stage]);
+        const uint32_t dst = rkvk_smem_addr(stage);
         rkvk_copy_rows<S::BC, S::K_ROW, S::K_PITCH>(dst, leaf.head + a.geom.k_off, at.cell, leaf);
         rkvk_copy_scales<S::BC, S::K_SCALE>(dst + S::K_SCALE_AT, leaf.head + a.geom.k_scale_off, at.cell, leaf,
                                         a.geom.tile_cells);
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void rkvk_block_scores(rkvk_decode_smem<S> &sm
     rkvk_scores<S::TK, S::DK, S::K_PITCH, S::PART_STEPS, NC>(s, k, sm.q, part * S::PART_STEPS, lane);
     if constexpr (S::PARTS > 1)
         rkvk_sum_parts<S, NC>(sm, s, tile, part);
-    const float scale = __fmul_rn(a.scale, __fmul_rn(a.geom.k_scale, rkvk_unit(S::TK)));
+    const float scale = __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale));
     const uint32_t c = cell + (uint32_t)(tile * 16 + (lane >> 2));
 #pragma unroll
     for (int n = 0; n < NC; n++)
@@ -283,7 +283,7 @@ static __device__ __forceinline__ void rkvk_leaf_end(rkvk_decode_smem<S> &sm, co
                 sm.sum[tile][n * 8 + 2 * lane + j] = l;
         }
     __syncthreads();
-    const float unit = __fmul_rn(a.geom.v_scale, rkvk_unit(S::TV));
+    const float unit = rkvk_unit<S::TV>(a.geom.v_scale);
 #pragma unroll
     for (int n = 0; n < NC; n++) {
 #pragma unroll
@@ -336,10 +336,11 @@ static __device__ __forceinline__ void rkvk_decode_columns(rkvk_decode_smem<S> &
     if (threadIdx.x < 32)
         rkvk_load_reach(sm, a, w);
     __syncthreads();
-    for (uint32_t i = 0; i + 1 < S::STAGES; i++)
-        rkvk_load_block(sm, a, load, i);
+    uint8_t *in = w.stages, *out = w.stages, *const end = w.stages + w.n_stages * S::STAGE;
+    for (; in + S::STAGE != end; in += S::STAGE)
+        rkvk_load_block(sm, a, load, in);
     rkvk_leaf_begin<S, NC>(sm, st, sm.queue.leaf[0]); /* empty, should there be no leaf */
-    uint32_t in = S::STAGES - 1, out = 0, level = 0;
+    uint32_t level = 0;
     while (cur.leaf != sm.queue.n_queued) {
         const uint32_t taken = cur.leaf;
         const rkvk_leaf &leaf = sm.queue.leaf[taken % RKVK_QUEUE];
@@ -348,16 +349,16 @@ static __device__ __forceinline__ void rkvk_decode_columns(rkvk_decode_smem<S> &
             rkvk_cursor_enter<S::BC>(cur, sm.queue, a.geom.leaf_cells);
             rkvk_leaf_begin<S, NC>(sm, st, leaf);
         }
-        rkvk_copy_wait<S::STAGES - 2>();
+        rkvk_copy_wait_but(w.n_stages - 2);
         __syncthreads(); /* block `out` is here, block `in` is no longer read */
         rkvk_load_block(sm, a, load, in);
         float s[NC][4], m2[NC][2];
-        rkvk_block_scores<S, NC>(sm, a, st, s, sm.stage[out], cur.cell);
+        rkvk_block_scores<S, NC>(sm, a, st, s, out, cur.cell);
         rkvk_block_top<S, NC>(sm, st, s, m2);
         rkvk_block_weights<S, NC>(sm, st, s, m2);
-        rkvk_block_output<S, NC>(sm, st, sm.stage[out], cur.cell, leaf);
-        in = in + 1 == S::STAGES ? 0 : in + 1;
-        out = out + 1 == S::STAGES ? 0 : out + 1;
+        rkvk_block_output<S, NC>(sm, st, out, cur.cell, leaf);
+        in = in + S::STAGE == end ? w.stages : in + S::STAGE;
+        out = out + S::STAGE == end ? w.stages : out + S::STAGE;
         if (!rkvk_cursor_next<S::BC>(cur)) {
             if (threadIdx.x < 32)
                 rkvk_queue_fill(sm.queue, a, w.walk, taken);
@@ -389,10 +390,11 @@ static __device__ __forceinline__ uint32_t rkvk_depth(uint64_t leaf0, uint64_t l
 
 /* Block = item * KV heads + head. */
 template <typename S>
-static __global__ void __launch_bounds__(RKVK_THREADS, 3) rkvk_decode(const rkvi_attend_args a, const uint64_t n_blocks)
+static __global__ void __launch_bounds__(RKVK_THREADS, 3) rkvk_decode(const rkvk_decode_args d, const uint64_t n_blocks)
 {
     extern __shared__ __align__(16) uint8_t raw[];
     rkvk_decode_smem<S> &sm = *reinterpret_cast<rkvk_decode_smem<S> *>(raw);
+    const rkvi_attend_args &a = d.a;
     const uint64_t index = rkvk_block();
     if (index >= n_blocks)
         return;
@@ -400,10 +402,13 @@ static __global__ void __launch_bounds__(RKVK_THREADS, 3) rkvk_decode(const rkvi
     w.item = a.items + index / a.geom.n_heads;
     w.walk = {a.entries + w.item->entry, w.item->leaf0, w.item->leaf1, (uint32_t)(index % a.geom.n_heads)};
     w.group = a.q_heads / a.geom.n_heads;
+    w.stack = reinterpret_cast<float *>(raw + sizeof(rkvk_decode_smem<S>));
+    w.stages = raw + sizeof(rkvk_decode_smem<S>) + d.room.stack_floats * 4;
+    w.n_stages = d.room.stages;
     const uint32_t depth = rkvk_depth(w.walk.leaf0, w.walk.leaf1);
-    const uint32_t whole = (uint32_t)(S::STACK_FLOATS / rkvk_node_floats(S::VT));
+    const uint32_t whole = d.room.stack_floats / (uint32_t)rkvk_node_floats(S::VT);
     const int tiles = depth > whole ? 1 : S::VT; /* a run too long: a part of the dims at a time */
-    const uint32_t nodes = (uint32_t)(S::STACK_FLOATS / rkvk_node_floats(tiles));
+    const uint32_t nodes = d.room.stack_floats / (uint32_t)rkvk_node_floats(tiles);
     const uint32_t most = depth * (8 * S::NC_MAX) > nodes ? nodes / depth : 8 * S::NC_MAX;
     const uint32_t n_columns = w.item->n_rows * w.group;
     for (w.column0 = 0; w.column0 < n_columns; w.column0 += most) {
@@ -415,18 +420,71 @@ static __global__ void __launch_bounds__(RKVK_THREADS, 3) rkvk_decode(const rkvi
     }
 }
 
+/* ----------------------------------------------------------------- launcher */
+
+/* The most blocks a multiprocessor that still keep 48 KB on their way; else what
+ * keeps the most. */
+static inline rkvk_decode_room rkvk_divide(int sm_bytes, int block_bytes, int fixed, int stage)
+{
+    rkvk_decode_room best = {0, 0, 0};
+    int most = 0;
+    for (int blocks = 3; blocks >= 1 && most < 48 * 1024; blocks--) {
+        const int room = rkvk_min(block_bytes, sm_bytes / blocks - 1024) - fixed;
+        const int stages = rkvk_min((int)RKVK_STAGES_MAX, (room - RKVK_STACK_MIN) / stage);
+        if (stages < 2 || room < 0 || blocks * (stages - 1) * stage <= most)
+            continue;
+        most = blocks * (stages - 1) * stage;
+        const int stack = rkvk_min(RKVK_STACK_MAX, room - stages * stage) / 16 * 16;
+        best = {(uint32_t)stages, (uint32_t)(stack / 4), (uint32_t)(fixed + stack + stages * stage)};
+    }
+    return best;
+}
+
+/* `rooms`: a variant's, by device. */
+#define RKVK_DEVICES 64
+
+template <typename S>
+static int rkvk_decode_prepare(rkvk_decode_room *rooms)
+{
+    int device, sm_bytes, block_bytes;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e != cudaSuccess)
+        return (int)e;
+    const rkvk_decode_room room = rkvk_divide(sm_bytes, block_bytes, (int)sizeof(rkvk_decode_smem<S>), S::STAGE);
+    if (device >= RKVK_DEVICES || room.bytes == 0)
+        return (int)cudaErrorInvalidConfiguration;
+    const int status = rkvk_load((const void *)rkvk_decode<S>, room.bytes);
+    if (status == 0)
+        rooms[device] = room;
+    return status;
+}
+
+template <typename S>
+static int rkvk_decode_launch(const rkvk_decode_room *rooms, const rkvi_attend_args *a, uint64_t grid, void *stream)
+{
+    int device;
+    const cudaError_t e = cudaGetDevice(&device);
+    if (e != cudaSuccess)
+        return (int)e;
+    if (device >= RKVK_DEVICES || rooms[device].bytes == 0)
+        return (int)cudaErrorInvalidConfiguration;
+    const rkvk_decode_args d = {*a, rooms[device]};
+    return grid ? rkvk_run(rkvk_decode<S>, &d, grid, rkvk_grid(grid), dim3(RKVK_THREADS), d.room.bytes, stream) : 0;
+}
+
 #define RKVK_DECODE_VARIANT(name, type_k, type_v, dk, dv)                                                      \
+    static rkvk_decode_room rooms_##name[RKVK_DEVICES];                                                        \
     extern "C" int rkvk_decode_##name(const rkvi_attend_args *a, uint64_t grid, void *stream)                  \
     {                                                                                                          \
-        typedef rkvk_decode_shape<type_k, type_v, dk, dv> shape;                                               \
-        return grid ? rkvk_run(rkvk_decode<shape>, a, grid, rkvk_grid(grid), dim3(RKVK_THREADS),               \
-                               sizeof(rkvk_decode_smem<shape>), stream)                                        \
-                    : 0;                                                                                       \
+        return rkvk_decode_launch<rkvk_decode_shape<type_k, type_v, dk, dv>>(rooms_##name, a, grid, stream);   \
     }                                                                                                          \
     extern "C" int rkvk_decode_##name##_prepare(void)                                                          \
     {                                                                                                          \
-        typedef rkvk_decode_shape<type_k, type_v, dk, dv> shape;                                               \
-        return rkvk_load((const void *)rkvk_decode<shape>, sizeof(rkvk_decode_smem<shape>));                   \
+        return rkvk_decode_prepare<rkvk_decode_shape<type_k, type_v, dk, dv>>(rooms_##name);                   \
     }
 
 #endif

@@ -234,7 +234,7 @@ template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_weights(const rkvi_attend_args &a, rkvk_prefill_state<S> &st,
                                                             float (&s)[S::NT][4], uint32_t cell)
 {
-    const float scale = __fmul_rn(a.scale, __fmul_rn(a.geom.k_scale, rkvk_unit(S::TK)));
+    const float scale = __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale));
     const uint32_t c = cell + (uint32_t)(rkvk_lane() & 3) * 2;
 #pragma unroll
     for (int i = 0; i < 2; i++) { /* rows g, g + 8 */
@@ -398,7 +398,7 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
                                                          const rkvk_prefill_work &w)
 {
     const int row0 = rkvk_warp() / S::SHARE * 16, dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE);
-    const float unit = __fmul_rn(a.geom.v_scale, rkvk_unit(S::TV)), per_unit = __fdiv_rn(1.0f, unit);
+    const float unit = rkvk_unit<S::TV>(a.geom.v_scale), per_unit = __fdiv_rn(1.0f, unit);
     rkvk_cursor cur = {0, 0, 0}, next;
     rkvk_prefill_state<S> st;
     __syncthreads(); /* those before are done with what is set up here */

@@ -56,6 +56,8 @@ static rkv_status cuda_mem_alloc(rkvi_device *d, size_t bytes, void **out)
     char what[64];
     if (bytes == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "mem_alloc of 0 bytes");
+    if (bytes > RKVI_SIZE_MAX) /* CUDA rounds sizes up, and would wrap */
+        return rkvi_fail(RKV_E_DEVICE_MEMORY, "mem_alloc of %zu bytes: no device has that", bytes);
     snprintf(what, sizeof what, "cudaMalloc of %zu bytes", bytes);
     GUARDED(d, 0, cudaMalloc(out, bytes), what);
 }
@@ -153,7 +155,8 @@ static rkv_status cuda_stream_wait(rkvi_device *d, void *stream, rkvi_event *eve
 static rkv_status cuda_event_create(rkvi_device *d, rkvi_event **out)
 {
     const unsigned flags = cuda_of(d)->timed_events ? cudaEventDefault : cudaEventDisableTiming;
-    GUARDED(d, 0, cudaEventCreateWithFlags((cudaEvent_t *)(void *)out, flags), "cudaEventCreateWithFlags");
+    GUARDED(d, 0, cudaEventCreateWithFlags((cudaEvent_t *)(void *)out, flags),
+            "cudaEventCreateWithFlags");
 }
 
 static rkv_status cuda_event_destroy(rkvi_device *d, rkvi_event *event)
@@ -198,7 +201,8 @@ static rkv_status cuda_event_elapsed(rkvi_device *d, rkvi_event *from, rkvi_even
 {
     float ms = 0;
     if (!cuda_of(d)->timed_events)
-        return rkvi_fail(RKV_E_UNSUPPORTED, "event_elapsed: this executor's events were made without time");
+        return rkvi_fail(RKV_E_UNSUPPORTED,
+                         "event_elapsed: this executor's events were made without time");
     const rkv_status s = elapsed_now(d, from, to, &ms);
     if (s == RKV_OK)
         *out_ns = (int64_t)((double)ms * 1e6);
@@ -229,7 +233,8 @@ static cudaError_t copy_rows(const rkvi_copy *copy, void *stream)
 static cudaError_t copy_now(const rkvi_copy *copy, size_t max_pitch_bytes, void *stream)
 {
     if (copy->rows == 1)
-        return cudaMemcpyAsync(copy->dst, copy->src, copy->width_bytes, kind_of(copy->direction), stream);
+        return cudaMemcpyAsync(copy->dst, copy->src, copy->width_bytes, kind_of(copy->direction),
+                               stream);
     if (copy->dst_pitch_bytes > max_pitch_bytes || copy->src_pitch_bytes > max_pitch_bytes)
         return copy_rows(copy, stream);
     return cudaMemcpy2DAsync(copy->dst, copy->dst_pitch_bytes, copy->src, copy->src_pitch_bytes,
@@ -244,7 +249,8 @@ static rkv_status cuda_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)
                          copy->width_bytes, copy->dst_pitch_bytes, copy->src_pitch_bytes);
     if (copy->rows == 0 || copy->width_bytes == 0)
         return RKV_OK;
-    GUARDED(d, RKVI_CUDA_QUEUES, copy_now(copy, cuda_of(d)->max_pitch_bytes, stream), "cudaMemcpyAsync");
+    GUARDED(d, RKVI_CUDA_QUEUES, copy_now(copy, cuda_of(d)->max_pitch_bytes, stream),
+            "cudaMemcpyAsync");
 }
 
 static rkv_status cuda_fill(rkvi_device *d, void *dst, int byte, size_t bytes, void *stream)
@@ -259,10 +265,12 @@ static rkv_status cuda_launch(rkvi_device *d, const rkvi_launch *l, void *stream
     static const char *const names[] = {"launch of open", "launch of store", "launch of decode",
                                         "launch of prefill", "launch of merge"};
     if (l->op >= RKVI_OP_COUNT || l->args_bytes > RKVI_ARGS_MAX)
-        return rkvi_fail(RKV_E_ARGUMENT, "launch of op %u with %u bytes of arguments", l->op, l->args_bytes);
+        return rkvi_fail(RKV_E_ARGUMENT, "launch of op %u with %u bytes of arguments", l->op,
+                         l->args_bytes);
     if (l->grid == 0)
         return RKV_OK;
-    GUARDED(d, RKVI_CUDA_QUEUES, (cudaError_t)rkvk_launch(l->op, l->args, l->grid, stream), names[l->op]);
+    GUARDED(d, RKVI_CUDA_QUEUES, (cudaError_t)rkvk_launch(l->op, l->args, l->grid, stream),
+            names[l->op]);
 }
 
 static rkv_status cuda_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg, const rkvi_range *ranges,
@@ -290,9 +298,10 @@ static rkv_status cuda_geom_prepare(rkvi_device *d, const rkvi_geom *g)
     char list[400];
     if (!rkvk_find(g)) {
         rkvk_variants_text(list, sizeof list);
-        return rkvi_fail(RKV_E_UNSUPPORTED,
-                         "attention over K %s, V %s with head dims %u and %u is not in this build; it has %s",
-                         rkvi_type_name(g->type_k), rkvi_type_name(g->type_v), g->dk, g->dv, list);
+        return rkvi_fail(
+            RKV_E_UNSUPPORTED,
+            "attention over K %s, V %s with head dims %u and %u is not in this build; it has %s",
+            rkvi_type_name(g->type_k), rkvi_type_name(g->type_v), g->dk, g->dv, list);
     }
     GUARDED(d, 0, (cudaError_t)rkvk_prepare_geom(g), "loading attention kernels");
 }
@@ -302,14 +311,20 @@ static rkv_status cuda_geom_prepare(rkvi_device *d, const rkvi_geom *g)
 /* The mode that relaxing replaced, to go back to: engines may have set theirs. */
 static _Thread_local enum cudaStreamCaptureMode former_mode = cudaStreamCaptureModeGlobal;
 
+/* In the executor's context, as every call: the runtime may make one else. */
 static bool cuda_capture_relax(rkvi_device *d, bool relaxed)
 {
-    (void)d;
+    bool pushed;
     enum cudaStreamCaptureMode mode = relaxed ? cudaStreamCaptureModeRelaxed : former_mode;
-    if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
-        cudaGetLastError();
+    if (rkvi_cuda_push(cuda_of(d)->context, &pushed) != RKV_OK)
         return false;
-    }
+    const cudaError_t e = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (e != cudaSuccess)
+        cudaGetLastError();
+    if (pushed)
+        rkvi_cuda_pop();
+    if (e != cudaSuccess)
+        return false;
     if (relaxed && mode != cudaStreamCaptureModeRelaxed)
         former_mode = mode;
     return mode == cudaStreamCaptureModeRelaxed;
@@ -317,7 +332,8 @@ static bool cuda_capture_relax(rkvi_device *d, bool relaxed)
 
 static rkv_status cuda_capture_begin(rkvi_device *d, void *stream, bool global)
 {
-    const enum cudaStreamCaptureMode mode = global ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeRelaxed;
+    const enum cudaStreamCaptureMode mode =
+        global ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeRelaxed;
     GUARDED(d, RKVI_CUDA_QUEUES, cudaStreamBeginCapture(stream, mode), "cudaStreamBeginCapture");
 }
 
@@ -401,9 +417,17 @@ static const rkvi_device_vt cuda_vt = {
     .graph_destroy = cuda_graph_destroy,
 };
 
+static cudaError_t prepare_now(cuda_device *c)
+{
+    int bytes = 0;
+    const cudaError_t e = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxPitch, c->ordinal);
+    c->max_pitch_bytes = (size_t)bytes;
+    return e == cudaSuccess ? (cudaError_t)rkvk_prepare() : e;
+}
+
 static rkv_status prepare(cuda_device *c)
 {
-    GUARDED(&c->base, 0, (cudaError_t)rkvk_prepare(), "loading kernels");
+    GUARDED(&c->base, 0, prepare_now(c), "loading kernels");
 }
 
 rkv_status rkvi_device_cuda_create(const rkvi_device_cuda_settings *settings, rkvi_device **out)
@@ -417,8 +441,6 @@ rkv_status rkvi_device_cuda_create(const rkvi_device_cuda_settings *settings, rk
     c->pid = getpid();
     pthread_mutex_init(&c->lock, NULL);
     rkv_status s = rkvi_cuda_context(c->ordinal, &c->context);
-    if (s == RKV_OK)
-        s = rkvi_cuda_max_pitch(c->ordinal, &c->max_pitch_bytes);
     if (s == RKV_OK)
         s = prepare(c);
     if (s != RKV_OK) {

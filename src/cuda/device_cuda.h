@@ -10,8 +10,9 @@
  * thread's device are not the engine's.  The executor works in the context that
  * is current when it is made, if that one is on its device, else in the
  * device's primary context (which is kept for the life of the process, as the
- * runtime does).  Every call makes that context current for its own length and
- * puts back what was there; a thread without a context has none afterwards.
+ * runtime does); an engine's own context must outlive the executor.  Every call
+ * makes the context current for its own length and puts back what was there; a
+ * thread without one has none afterwards.
  *
  * Captures.  Calls that CUDA forbids during another thread's global-mode capture
  * (allocating, registering, creating, querying, synchronising) are made in

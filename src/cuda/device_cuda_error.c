@@ -90,7 +90,8 @@ rkv_status rkvi_cuda_fail(cuda_device *c, cudaError_t e, const char *what)
         return rkvi_cuda_poisoned(c);
     }
     if (is_missing_code(e))
-        return rkvi_fail(RKV_E_UNSUPPORTED, "%s: this build has kernels for sm_%s, none that this GPU runs: %s",
-                         what, rkvk_archs(), cudaGetErrorString(e));
+        return rkvi_fail(RKV_E_UNSUPPORTED,
+                         "%s: this build has kernels for sm_%s, none that this GPU runs: %s", what,
+                         rkvk_archs(), cudaGetErrorString(e));
     return rkvi_fail(status_of(e), "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
 }

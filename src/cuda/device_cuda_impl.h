@@ -51,7 +51,6 @@ rkv_status rkvi_cuda_leave(cuda_device *c, const cuda_guard *g, cudaError_t e, c
 
 /* device_cuda_info.c */
 rkv_status rkvi_cuda_info_in(CUcontext context, int ordinal, rkvi_device_info *out);
-rkv_status rkvi_cuda_max_pitch(int ordinal, size_t *out_bytes);
 
 /* device_cuda_error.c.  Clears the runtime's last error and records a sentence. */
 rkv_status rkvi_cuda_fail(cuda_device *c, cudaError_t e, const char *what); /* c may be NULL */

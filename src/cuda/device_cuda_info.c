@@ -11,7 +11,8 @@
 static const char *reason(cudaError_t e)
 {
     int version = 0;
-    if (e == cudaErrorInsufficientDriver && cudaDriverGetVersion(&version) == cudaSuccess && version == 0)
+    if (e == cudaErrorInsufficientDriver && cudaDriverGetVersion(&version) == cudaSuccess &&
+        version == 0)
         return "no CUDA driver is loaded";
     return cudaGetErrorString(e);
 }
@@ -89,16 +90,6 @@ rkv_status rkvi_cuda_info_in(CUcontext context, int ordinal, rkvi_device_info *o
     if (pushed)
         rkvi_cuda_pop();
     return s;
-}
-
-rkv_status rkvi_cuda_max_pitch(int ordinal, size_t *out_bytes)
-{
-    int bytes = 0;
-    const cudaError_t e = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxPitch, ordinal);
-    if (e != cudaSuccess)
-        return rkvi_cuda_fail(NULL, e, "asking a CUDA device for its largest pitch");
-    *out_bytes = (size_t)bytes;
-    return RKV_OK;
 }
 
 rkv_status rkvi_device_cuda_info(int32_t ordinal, rkvi_device_info *out)

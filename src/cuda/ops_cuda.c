@@ -7,6 +7,7 @@
 
 #include "rkvk_table.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,10 +36,13 @@ const rkvk_variant *rkvk_find(const rkvi_geom *g)
     return NULL;
 }
 
-static void append(char *text, size_t bytes, const char *format, const char *word, uint32_t n)
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t bytes, const char *format, ...)
 {
     const size_t at = strlen(text);
-    snprintf(text + at, bytes - at, format, word, n);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + at, bytes - at, format, args);
+    va_end(args);
 }
 
 /* The list is ordered by types, so that each pair is named once. */
@@ -48,12 +52,13 @@ void rkvk_variants_text(char *text, size_t bytes)
     for (uint32_t i = 0; i < N_VARIANTS; i++) {
         const rkvk_variant *v = &variants[i], *last = i ? v - 1 : NULL;
         if (!last || last->type_k != v->type_k || last->type_v != v->type_v) {
-            append(text, bytes, last ? "; %s%.0u" : "%s%.0u", rkvi_type_name(v->type_k), 0);
-            append(text, bytes, "/%s%.0u", rkvi_type_name(v->type_v), 0);
+            append(text, bytes, "%s%s", last ? "; " : "", rkvi_type_name(v->type_k));
+            if (v->type_v != v->type_k)
+                append(text, bytes, "/%s", rkvi_type_name(v->type_v));
         }
-        append(text, bytes, "%s%u", " ", v->dk);
+        append(text, bytes, " %u", v->dk);
         if (v->dv != v->dk)
-            append(text, bytes, "%s%u", ":", v->dv);
+            append(text, bytes, ":%u", v->dv);
     }
 }
 

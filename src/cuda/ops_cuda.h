@@ -57,7 +57,7 @@ typedef struct rkvk_variant {
  * decides, for 'supported?' and 'which kernel?' alike. */
 const rkvk_variant *rkvk_find(const rkvi_geom *g);
 
-/* All variants as text: "f16/f16 d 64 80 128; q8_0/q8_0 d 128". */
+/* All variants as text, K:V where they differ: "f16 64 128 192:128; q8_0/q4_0 128". */
 void rkvk_variants_text(char *text, size_t bytes);
 
 /* The architectures that this build has machine code for: "80 90", and whether

@@ -85,7 +85,8 @@ static __device__ __forceinline__ void push(stack &s, uint64_t leaf, value v)
 }
 
 /* Element x of a partial; beyond dv there is nothing to read. */
-static __device__ __forceinline__ value read(const rkvi_merge_args &a, uint64_t slot, uint32_t head, uint32_t x)
+static __device__ __forceinline__ value read(const rkvi_merge_args &a, uint64_t slot, uint32_t head,
+                                             uint32_t x)
 {
     const float *at = a.partials + slot * ((uint64_t)a.q_heads * (a.dv + 2));
     const float *m = at + (uint64_t)a.q_heads * a.dv + head;
@@ -95,8 +96,8 @@ static __device__ __forceinline__ value read(const rkvi_merge_args &a, uint64_t 
 
 /* m and l come with the last turn's elements: until then the slot, which may be
  * one of the row's own nodes, is still read. */
-static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t slot, uint32_t head, uint32_t x,
-                                             value v)
+static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t slot, uint32_t head,
+                                             uint32_t x, value v)
 {
     float *at = a.partials + slot * ((uint64_t)a.q_heads * (a.dv + 2));
     float *m = at + (uint64_t)a.q_heads * a.dv + head;
@@ -109,8 +110,8 @@ static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t 
 }
 
 /* Nodes [from, to) of one row, loading one node ahead. */
-static __device__ value reduce(const rkvi_merge_args &a, uint64_t from, uint64_t to, uint32_t r, uint32_t head,
-                               uint32_t x)
+static __device__ value reduce(const rkvi_merge_args &a, uint64_t from, uint64_t to, uint32_t r,
+                               uint32_t head, uint32_t x)
 {
     stack s;
     s.n = 0;
@@ -160,7 +161,8 @@ static __device__ double log_of(double x)
 }
 
 /* Infinity stays infinity here: out is the caller's tensor, not storage. */
-static __device__ __forceinline__ void put(const rkvi_tensor &t, uint64_t row, uint32_t head, uint32_t x, float o)
+static __device__ __forceinline__ void put(const rkvi_tensor &t, uint64_t row, uint32_t head,
+                                           uint32_t x, float o)
 {
     const int64_t at = (int64_t)row * t.row_stride + (int64_t)head * t.head_stride + x;
     switch (t.type) {
@@ -171,7 +173,8 @@ static __device__ __forceinline__ void put(const rkvi_tensor &t, uint64_t row, u
 }
 
 /* The sink joins as a partial of one cell with V = 0; the output is o / l. */
-static __device__ void put_out(const rkvi_merge_args &a, uint64_t row, uint32_t head, uint32_t x, value v)
+static __device__ void put_out(const rkvi_merge_args &a, uint64_t row, uint32_t head, uint32_t x,
+                               value v)
 {
     const float empty = rkvk_empty_m(), sink = a.sinks ? a.sinks[head] : empty;
     float m = v.m, l = v.l, e = 1;
@@ -233,7 +236,8 @@ static __device__ value join(const value *roots, uint32_t x, uint32_t width)
 /* Block (index, part): rows part, part + ROWS_APART, .. of the item.  Where dv
  * needs more than a block's threads over SPLITS, a thread does several
  * elements, one after another. */
-static __global__ void __launch_bounds__(MERGE_THREADS_MAX) rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
+static __global__ void __launch_bounds__(MERGE_THREADS_MAX)
+    rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
 {
     extern __shared__ value roots[]; /* [SPLITS][blockDim.x] */
     __shared__ uint32_t begin[SPLITS + 1];

@@ -20,7 +20,8 @@
 /* ------------------------------------------------------------------- open */
 
 /* Block b zeroes piece b % pieces of tile-layer b / pieces. */
-static __global__ void __launch_bounds__(OPEN_THREADS) rkvk_open(const rkvi_open_args a, const uint64_t n_blocks)
+static __global__ void __launch_bounds__(OPEN_THREADS)
+    rkvk_open(const rkvi_open_args a, const uint64_t n_blocks)
 {
     const uint64_t block = rkvk_block();
     if (block >= n_blocks)
@@ -56,7 +57,8 @@ typedef struct chunk {
     uint32_t lane;
 } chunk;
 
-static __device__ __forceinline__ float load(const rkvi_tensor &t, uint64_t row, uint32_t head, uint32_t i)
+static __device__ __forceinline__ float load(const rkvi_tensor &t, uint64_t row, uint32_t head,
+                                             uint32_t i)
 {
     const int64_t at = (int64_t)row * t.row_stride + (int64_t)head * t.head_stride + i;
     switch (t.type) {
@@ -138,11 +140,12 @@ static __device__ __forceinline__ void put_plain(const chunk &c, rkv_type type, 
         ((uint16_t *)c.quants)[at] =
             __bfloat16_as_ushort(__float2bfloat16_rn(saturate(x, 0x1.fep127f)));
     else
-        c.quants[at] = __nv_cvt_float_to_fp8(saturate(__fdiv_rn(x, scale), 448.0f), __NV_SATFINITE,
-                                             __NV_E4M3);
+        c.quants[at] =
+            __nv_cvt_float_to_fp8(saturate(__fdiv_rn(x, scale), 448.0f), __NV_SATFINITE, __NV_E4M3);
 }
 
-static __device__ __forceinline__ void put(const chunk &c, rkv_type type, float scale, uint32_t dim, float x)
+static __device__ __forceinline__ void put(const chunk &c, rkv_type type, float scale, uint32_t dim,
+                                           float x)
 {
     if (type == RKV_TYPE_Q8_0)
         put_q8_0(c, x);
@@ -158,7 +161,8 @@ static __host__ __device__ __forceinline__ uint32_t n_chunks(uint32_t dim)
 }
 
 /* Warp w: chunk w % chunks of item w / chunks, the chunks of K before those of V. */
-static __global__ void __launch_bounds__(STORE_WARPS * 32) rkvk_store(const rkvi_store_args a, const uint64_t n_warps)
+static __global__ void __launch_bounds__(STORE_WARPS * 32)
+    rkvk_store(const rkvi_store_args a, const uint64_t n_warps)
 {
     const uint64_t warp = rkvk_block() * STORE_WARPS + threadIdx.x / 32;
     if (warp >= n_warps)
@@ -212,7 +216,8 @@ extern "C" int rkvk_launch_delay(int64_t ns, void *stream)
 
 extern "C" int rkvk_prepare_store(void)
 {
-    const void *const kernels[] = {(const void *)rkvk_open, (const void *)rkvk_store, (const void *)rkvk_delay};
+    const void *const kernels[] = {(const void *)rkvk_open, (const void *)rkvk_store,
+                                   (const void *)rkvk_delay};
     int e = 0;
     for (unsigned i = 0; i < sizeof kernels / sizeof *kernels && e == 0; i++)
         e = rkvk_load(kernels[i], 0);

@@ -33,4 +33,16 @@ static __device__ __forceinline__ void rkvk_copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+/* The same, n up to 4. */
+static __device__ __forceinline__ void rkvk_copy_wait_but(uint32_t n)
+{
+    switch (n) {
+    case 0: rkvk_copy_wait<0>(); break;
+    case 1: rkvk_copy_wait<1>(); break;
+    case 2: rkvk_copy_wait<2>(); break;
+    case 3: rkvk_copy_wait<3>(); break;
+    default: rkvk_copy_wait<4>();
+    }
+}
+
 #endif

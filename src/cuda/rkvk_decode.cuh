@@ -29,32 +29,37 @@ struct rkvk_decode_shape {
     static constexpr int K_SCALE_AT = V_AT + BC * V_PITCH;
     static constexpr int V_SCALE_AT = K_SCALE_AT + BC * K_SCALE;
     static constexpr int STAGE = V_SCALE_AT + BC * V_SCALE;
-    static constexpr int STAGES = rkvk_max(2, rkvk_min(4, 64 * 1024 / STAGE));
-
-    static constexpr int Q_BYTES = STEPS * NC_MAX * 256;
-    static constexpr int P_BYTES = MT * NC_MAX * 256;
-    static constexpr int S_BYTES = PARTS > 1 ? PARTS * MT * NC_MAX * 512 : 0;
-    static constexpr int FIXED = STAGES * STAGE + Q_BYTES + P_BYTES + S_BYTES + 5 * 1024;
-    static constexpr int STACK_BYTES = rkvk_min(24 * 1024, RKVK_SMEM_MOST - FIXED);
-    static constexpr int STACK_FLOATS = STACK_BYTES / 4;
 
     static_assert(DK % 16 == 0 && DV % 16 == 0 && STEPS % PARTS == 0, "head dims");
     static_assert(!rkvk_has_scales(TK) || (DK % 32 == 0 && PART_STEPS % 2 == 0), "blocks of 32");
-    static_assert(STACK_BYTES >= 12 * 1024, "shared memory");
 };
 
+/* What a device's shared memory is divided into: not a matter of bits. */
+#define RKVK_STAGES_MAX 6u
+#define RKVK_STACK_MIN (12 * 1024)
+#define RKVK_STACK_MAX (32 * 1024)
+
+struct rkvk_decode_room {
+    uint32_t stages, stack_floats;
+    uint32_t bytes; /* in all; 0: not prepared */
+};
+
+struct rkvk_decode_args {
+    rkvi_attend_args a;
+    rkvk_decode_room room;
+};
+
+/* Followed by the stack of pending nodes, then by the stages. */
 template <typename S>
 struct rkvk_decode_smem {
-    alignas(16) uint8_t stage[S::STAGES][S::STAGE];
     alignas(16) uint2 q[S::STEPS * S::NC_MAX * 32];       /* [step][column chunk][lane] */
     alignas(16) uint2 p[S::MT * S::NC_MAX * 32];          /* [tile of cells][column chunk][lane] */
-    alignas(16) float4 s[S::S_BYTES ? S::S_BYTES / 16 : 1]; /* [part][tile][column chunk][lane] */
+    alignas(16) float4 s[S::PARTS > 1 ? S::PARTS * S::MT * S::NC_MAX * 32 : 1]; /* [part][tile][chunk][lane] */
     float top[S::MT][S::NC_MAX * 8];                      /* maxima of a block's scores */
     float sum[S::MT][S::NC_MAX * 8];                      /* l of a leaf */
     rkvk_reach reach[S::NC_MAX * 8];                      /* of each column */
     rkvk_queue queue;
-    uint64_t stack_leaf[64];
-    alignas(16) float stack[S::STACK_FLOATS];
+    alignas(16) uint64_t stack_leaf[64];
 };
 
 /* What all threads know of their work. */
@@ -64,6 +69,9 @@ struct rkvk_decode_work {
     uint32_t group;
     uint32_t column0, n_columns; /* of rows x group: this pass */
     int tile0, tile1;            /* of a warp's tiles of dims: this pass */
+    float *stack;
+    uint8_t *stages;
+    uint32_t n_stages;
 };
 
 /* A thread's share of the state of a leaf.  Columns of chunk n: 8n + 2t and the

@@ -52,10 +52,11 @@ static __host__ __device__ constexpr int rkvk_scale_bytes(rkv_type type, int dim
     return rkvk_has_scales(type) ? dim / 32 * 2 : 0;
 }
 
-/* What stored numbers, as they stand in the fragments, are multiplied by. */
-static __host__ __device__ constexpr float rkvk_unit(rkv_type type)
+/* What numbers, as they stand in the fragments, are multiplied by. */
+template <rkv_type TYPE>
+static __device__ __forceinline__ float rkvk_unit(float fp8_scale)
 {
-    return type == RKV_TYPE_FP8_E4M3 ? 256.0f : 1.0f;
+    return TYPE == RKV_TYPE_FP8_E4M3 ? __fmul_rn(fp8_scale, 256.0f) : 1.0f;
 }
 
 /* The dim of element j (b0's two, then b1's two) of lane t in a step. */

@@ -31,8 +31,8 @@ static int rkvk_run(void (*kernel)(Args, uint64_t), const Args *args, uint64_t n
                     size_t smem_bytes, void *stream)
 {
     void *params[] = {const_cast<Args *>(args), &n};
-    return (int)cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block, params, smem_bytes,
-                                 static_cast<cudaStream_t>(stream));
+    return (int)cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block, params,
+                                 smem_bytes, static_cast<cudaStream_t>(stream));
 }
 
 /* Loads a kernel's module on the current device (a first launch inside a

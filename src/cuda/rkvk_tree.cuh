@@ -63,11 +63,9 @@ static __host__ __device__ constexpr int rkvk_node_floats(int tiles)
     return tiles * 16 * RKVK_WARPS + 4;
 }
 
-template <typename S>
-static __device__ __forceinline__ float *rkvk_node(rkvk_decode_smem<S> &sm, const rkvk_decode_work &w, uint32_t level,
-                                                   uint32_t column)
+static __device__ __forceinline__ float *rkvk_node(const rkvk_decode_work &w, uint32_t level, uint32_t column)
 {
-    return sm.stack + (level * w.n_columns + column) * (uint32_t)rkvk_node_floats(w.tile1 - w.tile0);
+    return w.stack + (level * w.n_columns + column) * (uint32_t)rkvk_node_floats(w.tile1 - w.tile0);
 }
 
 static __device__ __forceinline__ uint32_t rkvk_node_m(const rkvk_decode_work &w)
@@ -78,8 +76,8 @@ static __device__ __forceinline__ uint32_t rkvk_node_m(const rkvk_decode_work &w
 /* The node at `level` of the stack, whose leaves come before, joins the state.
  * Where one side is empty, the other one is taken, bit by bit. */
 template <typename S, int NC>
-static __device__ void rkvk_tree_join(rkvk_decode_smem<S> &sm, rkvk_decode_state<S, NC> &st,
-                                      const rkvk_decode_work &w, uint32_t level)
+static __device__ __forceinline__ void rkvk_tree_join(rkvk_decode_state<S, NC> &st, const rkvk_decode_work &w,
+                                                      uint32_t level)
 {
     rkvk_factors f[NC][2];
     bool keep[NC][2], take[NC][2];
@@ -89,7 +87,7 @@ static __device__ void rkvk_tree_join(rkvk_decode_smem<S> &sm, rkvk_decode_state
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const uint32_t column = (uint32_t)(n * 8 + 2 * (rkvk_lane() & 3) + j);
-            const float *at = rkvk_node(sm, w, level, column < w.n_columns ? column : 0) + rkvk_node_m(w);
+            const float *at = rkvk_node(w, level, column < w.n_columns ? column : 0) + rkvk_node_m(w);
             const float m = at[0], l = at[1];
             keep[n][j] = m == empty;
             take[n][j] = st.m[n][j] == empty;
@@ -100,7 +98,7 @@ static __device__ void rkvk_tree_join(rkvk_decode_smem<S> &sm, rkvk_decode_state
             st.m[n][j] = take[n][j] ? m : f[n][j].m;
         }
     rkvk_each_o<S, NC>(st, w, [&](uint32_t column, int n, int j, int index, int, float &o) {
-        const float x = rkvk_node(sm, w, level, column)[index];
+        const float x = rkvk_node(w, level, column)[index];
         const float both = rkvk_merge_value(f[n][j], x, o);
         o = keep[n][j] ? o : take[n][j] ? x : both;
     });
@@ -111,10 +109,10 @@ static __device__ void rkvk_tree_push(rkvk_decode_smem<S> &sm, rkvk_decode_state
                                       const rkvk_decode_work &w, uint32_t level, uint64_t leaf)
 {
     rkvk_each_o<S, NC>(st, w, [&](uint32_t column, int, int, int index, int, float &o) {
-        rkvk_node(sm, w, level, column)[index] = o;
+        rkvk_node(w, level, column)[index] = o;
     });
     rkvk_each_column<S, NC>(st, w, [&](uint32_t column, float m, float l) {
-        float *at = rkvk_node(sm, w, level, column) + rkvk_node_m(w);
+        float *at = rkvk_node(w, level, column) + rkvk_node_m(w);
         at[0] = m;
         at[1] = l;
     });
@@ -134,7 +132,7 @@ static __device__ __forceinline__ void rkvk_tree_add(rkvk_decode_smem<S> &sm, rk
     const uint64_t next = more ? sm.queue.leaf[cur % RKVK_QUEUE].number : 0;
     while (level > 0 && (!more || rkvk_tree_merges(sm.stack_leaf[level - 1], done, next))) {
         level--;
-        rkvk_tree_join<S, NC>(sm, st, w, level);
+        rkvk_tree_join<S, NC>(st, w, level);
         done = sm.stack_leaf[level];
     }
     if (more) {

@@ -71,7 +71,7 @@ static uint32_t gpu_count(const char **out_why)
 /* Never reached: there is no such device. */
 static rkv_status gpu_info(int32_t device, rkvi_device_info *out)
 {
-    (void)out;
+    *out = (rkvi_device_info){0};
     return rkvi_api_device_exists(device);
 }
 
@@ -92,11 +92,12 @@ rkv_status rkvi_api_device_exists(int32_t device)
     if (device >= 0 && (uint32_t)device < n)
         return RKV_OK;
     if (n > 0)
-        return rkvi_fail(RKV_E_NO_DEVICE,
-                         "there is no device %d: GPUs are 0 to %u; the host executor is RKV_DEVICE_HOST (%d)",
-                         device, n - 1, (int)RKV_DEVICE_HOST);
-    return rkvi_fail(RKV_E_NO_DEVICE, "there is no device %d: %s; use RKV_DEVICE_HOST (%d)", device, why,
-                     (int)RKV_DEVICE_HOST);
+        return rkvi_fail(
+            RKV_E_NO_DEVICE,
+            "there is no device %d: GPUs are 0 to %u; the host executor is RKV_DEVICE_HOST (%d)",
+            device, n - 1, (int)RKV_DEVICE_HOST);
+    return rkvi_fail(RKV_E_NO_DEVICE, "there is no device %d: %s; use RKV_DEVICE_HOST (%d)", device,
+                     why, (int)RKV_DEVICE_HOST);
 }
 
 static uint64_t memory_bytes(int name)

@@ -186,7 +186,7 @@ static rkv_status begin(rkv_cache *h)
     snprintf(text, sizeof text, "%s", rkvi_error_text());
     if (wait_unmarked(h) != RKV_OK)
         poison(h);
-    return take_back(h, rkvi_fail(s, "%s", text));
+    return take_back(h, h->poison == RKV_OK ? rkvi_fail(s, "%s", text) : rkvi_handle_alive(h));
 }
 
 rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
@@ -351,6 +351,34 @@ static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
     return s;
 }
 
+/* What the call that failed has enqueued gets its mark now, while the caller's
+ * stream is there for certain.  Where the call did not get as far as to be
+ * ordered on that stream, it enqueued nothing there. */
+static rkv_status settle_broken(rkv_cache *h, void *stream)
+{
+    rkv_status s = wait_unmarked(h);
+    if (s != RKV_OK || !h->has_stream || stream != h->stream)
+        return s;
+    s = mark_compute(h, stream);
+    if (s == RKV_OK) /* abort gives up the slots that it reads */
+        s = rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute);
+    return s;
+}
+
+/* A call of the running step failed: only abort is left, or nothing. */
+static rkv_status broken(rkv_cache *h, rkv_status s, void *stream)
+{
+    char text[256];
+    h->state = RKVI_STEP_BROKEN;
+    if (rkvi_step_seen_status(h, s) <= RKV_E_POISONED)
+        return s;
+    snprintf(text, sizeof text, "%s", rkvi_error_text());
+    if (settle_broken(h, stream) == RKV_OK)
+        return rkvi_fail(s, "%s", text);
+    poison(h);
+    return rkvi_handle_alive(h);
+}
+
 rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream)
 {
     if (h->state == RKVI_STEP_IDLE)
@@ -364,10 +392,8 @@ rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream)
                               .plan = &h->plan.sites[a->site],
                               .stream = stream};
     rkv_status s = attend(h, &c);
-    if (s != RKV_OK) {
-        h->state = RKVI_STEP_BROKEN;
-        return rkvi_step_seen_status(h, s);
-    }
+    if (s != RKV_OK)
+        return broken(h, s, stream);
     h->next_site++;
     return RKV_OK;
 }
@@ -403,30 +429,15 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
         return rkvi_fail(RKV_E_STATE, "site %u of %u has not been attended: attend it, or abort the step",
                          h->next_site, h->cfg.n_sites);
     rkv_status s = end(h, next, stream);
-    if (s != RKV_OK) {
-        h->state = RKVI_STEP_BROKEN;
-        return rkvi_step_seen_status(h, s);
-    }
+    if (s != RKV_OK)
+        return broken(h, s, stream);
     h->now->marker = h->compute.last;
     h->state = RKVI_STEP_IDLE;
     return RKV_OK;
 }
 
-/* Launches of the call that failed have no mark yet. */
-static rkv_status settle_broken(rkv_cache *h)
-{
-    rkv_status s = wait_unmarked(h);
-    if (s == RKV_OK)
-        s = mark_compute(h, h->stream);
-    if (s == RKV_OK) /* slots that they read are given up */
-        s = rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute);
-    return s;
-}
-
 void rkvi_step_abort(rkv_cache *h)
 {
-    if (h->state == RKVI_STEP_BROKEN && settle_broken(h) != RKV_OK)
-        poison(h);
     take_back(h, RKV_OK);
     h->now->marker = h->compute.last;
     h->state = RKVI_STEP_IDLE;

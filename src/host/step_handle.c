@@ -250,8 +250,6 @@ rkv_status rkvi_handle_create(const rkvi_config *cfg, rkvi_device *dev, rkv_cach
 void rkvi_handle_destroy(rkv_cache *h)
 {
     rkvi_device *dev = h->dev;
-    if (h->state != RKVI_STEP_IDLE)
-        rkvi_step_abort(h);
     /* Work in flight ends before its memory goes. */
     rkvi_timeline_sync(&h->compute, h->compute.last);
     rkvi_timeline_sync(&h->in, h->in.last);
