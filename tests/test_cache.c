@@ -259,7 +259,7 @@ static void take_snapshot(snapshot *s)
     s->step = w.cache.step;
 }
 
-/* begin lets what is due enter the tail first, whatever comes then. */
+/* A begin that has the capacity lets what is due enter the tail, whatever comes then. */
 static void let_enter(snapshot *s)
 {
     for (uint32_t t = 0; t < w.cfg.capacity_tiles; t++)
@@ -421,8 +421,9 @@ static bool begin(bool host_is_short)
     const bool fits = has_room(1);
     take_snapshot(&before);
     check_batches();
-    let_enter(&before);
     const rkv_status s = rkvi_cache_begin(&w.cache, &w.batch, &waited);
+    if (s != RKV_E_CAPACITY)
+        let_enter(&before);
     if (s != RKV_OK) {
         if (fits && !(host_is_short && (s == RKV_E_HOST_LIMIT || s == RKV_E_HOST_MEMORY)))
             fail_msg("T %u, draft %u, %u sequences: %s", w.cfg.tile_cells, w.cfg.draft_rows, w.cfg.n_sequences,

@@ -57,8 +57,9 @@ static ops_case case_of(const gpu_variant *v, uint32_t ratio, bool prefill, uint
 
 static ops_cut cut_of(bool prefill, uint64_t *s)
 {
+    static const uint32_t runs[] = {0, 1, 2, 3, 4, 10};
     const ops_cut cut = {.prefill = prefill, .rows_per_item = (uint32_t)(rng(s) % 20),
-                         .run_log2 = (uint32_t)(rng(s) % 5), .leaves_per_step = (uint32_t)(rng(s) % 4),
+                         .run_log2 = PICK(runs, s), .leaves_per_step = (uint32_t)(rng(s) % 4),
                          .two_merges = rng(s) % 2};
     return cut;
 }

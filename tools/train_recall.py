@@ -80,12 +80,13 @@ def distinct_keys(rows, slots, device):
 
 
 def pick_records(rows, slots, device):
-    """Which slots of a row hold a record, and which of the row's own records it is. The row's density
-    and its number of records differ widely; its last slots ask again for what came before."""
-    density = torch.exp(torch.rand(rows, 1, device=device) * math.log(0.01))
+    """Which slots of a row hold a record, and which of the row's own records it is. Rows differ
+    widely in how many they hold; a row's last slots ask again for what came before."""
+    least = min(1.0, 8 / slots)
+    density = torch.exp(torch.rand(rows, 1, device=device) * math.log(least))
     used = torch.rand(rows, slots, device=device) < density
     count = used.sum(1, keepdim=True)
-    own = 1 + (count * (0.1 + 0.6 * torch.rand(rows, 1, device=device))).long()
+    own = 2 + (count * (0.2 + 0.6 * torch.rand(rows, 1, device=device))).long()
     which = (torch.rand(rows, slots, device=device) * own).long()
     asks = min(QUERIES, slots // 4)
     used[:, -asks:] = True

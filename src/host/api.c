@@ -89,7 +89,7 @@ static rkv_status create(const rkv_cache_params *params, rkv_cache **out)
     rkv_cache_params p;
     rkvi_machine machine;
     rkvi_config cfg;
-    rkvi_device *dev;
+    rkvi_device *dev = NULL;
     rkv_status s = rkvi_api_params(params, &p);
     if (s == RKV_OK)
         s = rkvi_api_machine(&p, &machine);

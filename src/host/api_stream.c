@@ -23,7 +23,7 @@ static rkv_status host_device(const rkv_cache *cache, rkvi_device **out)
 
 rkv_status rkv_host_stream_create(rkv_cache *cache, void **out_stream)
 {
-    rkvi_device *dev;
+    rkvi_device *dev = NULL;
     rkv_status s = host_device(cache, &dev);
     if (s == RKV_OK && !out_stream)
         s = rkvi_fail(RKV_E_ARGUMENT, "out_stream is NULL");
@@ -34,7 +34,7 @@ rkv_status rkv_host_stream_create(rkv_cache *cache, void **out_stream)
 
 rkv_status rkv_host_stream_destroy(rkv_cache *cache, void *stream)
 {
-    rkvi_device *dev;
+    rkvi_device *dev = NULL;
     rkv_status s = host_device(cache, &dev);
     if (s == RKV_OK && stream)
         s = rkvi_dev(stream_destroy, dev, stream);
@@ -43,7 +43,7 @@ rkv_status rkv_host_stream_destroy(rkv_cache *cache, void *stream)
 
 rkv_status rkv_host_stream_sync(rkv_cache *cache, void *stream)
 {
-    rkvi_device *dev;
+    rkvi_device *dev = NULL;
     rkv_status s = host_device(cache, &dev);
     if (s == RKV_OK)
         s = rkvi_dev(stream_sync, dev, stream);
@@ -52,7 +52,7 @@ rkv_status rkv_host_stream_sync(rkv_cache *cache, void *stream)
 
 rkv_status rkv_host_stream_call(rkv_cache *cache, void *stream, void (*fn)(void *arg), void *arg)
 {
-    rkvi_device *dev;
+    rkvi_device *dev = NULL;
     rkv_status s = host_device(cache, &dev);
     if (s == RKV_OK && !fn)
         s = rkvi_fail(RKV_E_ARGUMENT, "fn is NULL");

@@ -58,7 +58,9 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
     c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
     c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
     c->check_fill = calloc(cfg->n_sequences, sizeof *c->check_fill);
-    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check_fill) {
+    c->check_pos = calloc(cfg->n_sequences, sizeof *c->check_pos);
+    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check_fill ||
+        !c->check_pos) {
         rkvi_cache_free(c);
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
     }
@@ -90,6 +92,7 @@ void rkvi_cache_free(rkvi_cache *c)
     free(c->transit_of);
     free(c->new_tiles);
     free(c->check_fill);
+    free(c->check_pos);
     free(c->moves);
     free(c->leaving);
     *c = (rkvi_cache){0};
@@ -420,6 +423,24 @@ static rkv_status grow_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uin
 
 /* ----------------------------------------------------------- begin: the batch */
 
+static rkv_status has_room(const rkvi_cache *c, uint64_t tiles, uint64_t segments)
+{
+    const rkvi_config *cfg = c->cfg;
+    if (tiles > c->tiles.n_free)
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "the step needs %llu new tiles of %u cells and %u of %llu are free; remove cells, clear "
+                         "sequences, or create the cache with more capacity_cells",
+                         (unsigned long long)tiles, cfg->tile_cells, c->tiles.n_free,
+                         (unsigned long long)cfg->capacity_tiles);
+    if (segments > cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA)
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
+                         "follow by one",
+                         (unsigned long long)segments,
+                         (unsigned long long)(cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA));
+    return RKV_OK;
+}
+
 /* Counts, before anything changes: tiles and segments; lists get their room. */
 static rkv_status reserve(rkvi_cache *c, const rkvi_batch *b)
 {
@@ -436,29 +457,17 @@ static rkv_status reserve(rkvi_cache *c, const rkvi_batch *b)
         tiles += t;
         segments += g;
     }
-    if (tiles > c->tiles.n_free)
-        return rkvi_fail(RKV_E_CAPACITY,
-                         "the step needs %llu new tiles of %u cells and %u of %llu are free; remove cells, clear "
-                         "sequences, or create the cache with more capacity_cells",
-                         (unsigned long long)tiles, cfg->tile_cells, c->tiles.n_free,
-                         (unsigned long long)cfg->capacity_tiles);
-    if (segments > cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA)
-        return rkvi_fail(RKV_E_CAPACITY,
-                         "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
-                         "follow by one",
-                         (unsigned long long)segments,
-                         (unsigned long long)(cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA));
-    return RKV_OK;
+    return has_room(c, tiles, segments);
 }
 
 rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_waited)
 {
     *out_waited = false;
-    enter(c, c->step + 1);
     c->n_moves = c->n_new_tiles = 0;
     rkv_status s = reserve(c, batch);
     if (s != RKV_OK)
         return s;
+    enter(c, c->step + 1);
     uint32_t *n_transit = calloc(c->cfg->n_layers, sizeof *n_transit);
     if (!n_transit)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to begin a step over %u KV layers", c->cfg->n_layers);
@@ -573,7 +582,10 @@ static void undo_move(rkvi_cache *c, rkvi_move *m)
             give_host(c, m->layer, l);
         break;
     case RKVI_MOVE_BRING_BACK:
-        if (!m->done) { /* else it stays where it is: the same cells */
+        /* Not stored to yet: back to the tail, also when the copy is in flight;
+         * the place's mark orders who takes it next.  (Left on the device, it
+         * would be read without a wait for that copy.) */
+        if (l->state == RKVI_ON_DEVICE && l->host_valid) {
             give_device(c, m->layer, l);
             l->state = RKVI_IN_TAIL;
             ls->n_tail++;
@@ -674,24 +686,22 @@ void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from
 void rkvi_cache_check_reset(rkvi_cache *c)
 {
     c->check_tiles = 0;
-    for (uint32_t i = 0; i < c->cfg->n_sequences; i++)
+    c->check_segments = c->n_segments;
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
         c->check_fill[i] = c->seqs[i].n_tiles ? rkvi_seq_last_fill(&c->seqs[i]) : c->cfg->tile_cells;
+        c->check_pos[i] = rkvi_seq_pos_end(&c->seqs[i]);
+    }
 }
 
 rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
 {
-    const uint32_t t = c->cfg->tile_cells;
     for (uint32_t e = 0; e < b->n_entries; e++) {
-        uint32_t *fill = &c->check_fill[b->entries[e].sequence];
-        const uint64_t total = (uint64_t)*fill + b->entries[e].n_new;
-        const uint64_t opened = rkvi_div_up(total, t) - 1;
-        c->check_tiles += b->entries[e].n_new ? opened : 0;
-        if (b->entries[e].n_new)
-            *fill = (uint32_t)(total - opened * t);
+        const rkvi_batch_entry *be = &b->entries[e];
+        uint32_t t, g;
+        rkvi_rows_need(&c->check_fill[be->sequence], &c->check_pos[be->sequence], b->rows + be->row0, be->n_new,
+                       c->cfg->tile_cells, &t, &g);
+        c->check_tiles += t;
+        c->check_segments += g;
     }
-    if (c->check_tiles <= c->tiles.n_free)
-        return RKV_OK;
-    return rkvi_fail(RKV_E_CAPACITY, "these batches need %llu new tiles of %u cells and %u of %llu are free",
-                     (unsigned long long)c->check_tiles, t, c->tiles.n_free,
-                     (unsigned long long)c->cfg->capacity_tiles);
+    return has_room(c, c->check_tiles, c->check_segments);
 }

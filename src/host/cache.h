@@ -86,7 +86,8 @@ typedef struct rkvi_cache {
     uint32_t n_new_tiles;
     uint64_t n_segments;     /* of all sequences */
     uint32_t *check_fill;    /* [sequence], rkvi_cache_check_* */
-    uint64_t check_tiles;
+    int64_t *check_pos;
+    uint64_t check_tiles, check_segments;
 } rkvi_cache;
 
 /* Device memory: one block per KV layer, and the room for transit. */

@@ -106,7 +106,7 @@ static rkv_status check_stream_create(rkvi_device *d, const char *name, void **o
     rkv_status st = c->inner->vt->stream_create(c->inner, name, &handle);
     if (st)
         return st;
-    check_stream *s;
+    check_stream *s = NULL;
     pthread_mutex_lock(&c->lock);
     st = add_stream(c, handle, name, &s);
     if (!st) /* its lane may have belonged to another stream before */

@@ -212,7 +212,7 @@ static rkv_status core_stream_create(rkvi_device *d, const char *name, void **ou
     rkv_status st = rkvi_core_enter(c, RKVI_CALL_STREAM_CREATE);
     if (st)
         return st;
-    rkvi_stream *s;
+    rkvi_stream *s = NULL;
     st = rkvi_core_stream_new(c, name, &s);
     if (!st) {
         c->usage.streams++;

@@ -14,6 +14,9 @@ rkv_status rkvi_ring_init(rkvi_ring *r, uint64_t bytes, uint64_t copy_bytes, uin
     *r = (rkvi_ring){.bytes = bytes, .copy_bytes = copy_bytes, .join = true};
     const uint64_t in_ring = smallest_bytes ? bytes / smallest_bytes + 2 : 2;
     uint32_t hash_size = 16;
+    if (in_ring > (uint32_t)1 << 30 || max_items > UINT32_MAX - in_ring)
+        return rkvi_fail(RKV_E_OVERFLOW, "a ring of %llu bytes holds %llu tile-layers; at most 2^30 are numbered",
+                         (unsigned long long)bytes, (unsigned long long)in_ring);
     while (hash_size < 2 * in_ring)
         hash_size *= 2;
     r->slots_room = (uint32_t)in_ring;

@@ -34,23 +34,25 @@ uint32_t rkvi_seq_last_fill(const rkvi_seq *s)
     return last ? last->first + last->count : 0;
 }
 
+void rkvi_rows_need(uint32_t *fill, int64_t *pos, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
+                    uint32_t *out_tiles, uint32_t *out_segments)
+{
+    *out_tiles = *out_segments = 0;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const bool opens = *fill == tile_cells;
+        *out_tiles += opens;
+        *out_segments += opens || rows[i].pos != *pos;
+        *fill = opens ? 1 : *fill + 1;
+        *pos = rows[i].pos + 1;
+    }
+}
+
 void rkvi_seq_need(const rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                    uint32_t *out_tiles, uint32_t *out_segments)
 {
     uint32_t fill = s->n_tiles ? rkvi_seq_last_fill(s) : tile_cells;
-    int64_t pos = s->n_segments && fill < tile_cells ? rkvi_seq_pos_end(s) : -1;
-    *out_tiles = *out_segments = 0;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        if (fill == tile_cells) {
-            ++*out_tiles;
-            fill = 0;
-            pos = -1;
-        }
-        if (rows[i].pos != pos)
-            ++*out_segments;
-        fill++;
-        pos = rows[i].pos + 1;
-    }
+    int64_t pos = rkvi_seq_pos_end(s);
+    rkvi_rows_need(&fill, &pos, rows, n_rows, tile_cells, out_tiles, out_segments);
 }
 
 static rkv_status grow(void **list, uint32_t *room, uint32_t need, size_t item_bytes)

@@ -37,6 +37,11 @@ uint32_t rkvi_seq_last_fill(const rkvi_seq *s);
 /* What appending these rows takes: tiles and segments beyond the present ones. */
 void rkvi_seq_need(const rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                    uint32_t *out_tiles, uint32_t *out_segments);
+/* The same from the end that a sequence will have: cells used in its last tile
+ * (tile_cells: none is open) and the position that would go on with its last
+ * segment (-1: none); both move on. */
+void rkvi_rows_need(uint32_t *fill, int64_t *pos, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
+                    uint32_t *out_tiles, uint32_t *out_segments);
 /* Room for so many more; the list itself is unchanged. */
 rkv_status rkvi_seq_reserve(rkvi_seq *s, uint32_t more_tiles, uint32_t more_segments);
 /* Appends the rows' cells; new tiles are taken from new_tiles[] in order.  Room

@@ -92,14 +92,17 @@ static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
 static rkv_status take_tables(rkv_cache *h)
 {
     rkvi_step_tables *t = &h->tables[h->cache.step % h->cfg.steps_ahead];
-    if (t->marker || t->upload_mark) {
-        h->stats.host_waits += !rkvi_timeline_is_done(&h->compute, t->marker);
-        rkv_status s = rkvi_timeline_sync(&h->compute, t->marker);
+    if (t->marker || t->abort_mark || t->upload_mark) {
+        h->stats.host_waits +=
+            !rkvi_timeline_is_done(&h->ends, t->marker) || !rkvi_timeline_is_done(&h->compute, t->abort_mark);
+        rkv_status s = rkvi_timeline_sync(&h->ends, t->marker);
+        if (s == RKV_OK)
+            s = rkvi_timeline_sync(&h->compute, t->abort_mark);
         if (s == RKV_OK)
             s = rkvi_timeline_sync(&h->uploads, t->upload_mark);
         if (s != RKV_OK)
             return s;
-        t->marker = t->upload_mark = 0;
+        t->marker = t->abort_mark = t->upload_mark = 0;
     }
     h->now = t;
     return RKV_OK;
@@ -215,18 +218,22 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
 
 /* ----------------------------------------------------------- start, streams */
 
+/* What follows on `stream` comes after all compute so far. */
+static rkv_status follow(rkv_cache *h, void *stream)
+{
+    uint64_t unseen = 0;
+    rkv_status s = rkvi_timeline_wait(&h->compute, h->compute.last, stream, &unseen);
+    if (s == RKV_OK) {
+        h->stream = stream;
+        h->has_stream = true;
+    }
+    return s;
+}
+
 /* A call on another stream than the call before comes after it. */
 static rkv_status order_stream(rkv_cache *h, void *stream)
 {
-    uint64_t unseen = 0;
-    if (h->has_stream && stream != h->stream) {
-        rkv_status s = rkvi_timeline_wait(&h->compute, h->compute.last, stream, &unseen);
-        if (s != RKV_OK)
-            return s;
-    }
-    h->stream = stream;
-    h->has_stream = true;
-    return RKV_OK;
+    return h->has_stream && stream == h->stream ? RKV_OK : follow(h, stream);
 }
 
 static rkv_status mark_compute(rkv_cache *h, void *stream)
@@ -238,9 +245,11 @@ static rkv_status mark_compute(rkv_cache *h, void *stream)
 
 static rkv_status start(rkv_cache *h, void *stream)
 {
-    rkv_status s = order_stream(h, stream);
+    uint64_t unseen = 0;
+    /* Between steps an engine may have made a new stream with an old handle. */
+    rkv_status s = follow(h, stream);
     if (s == RKV_OK)
-        s = rkvi_timeline_wait(&h->uploads, h->now->upload_mark, stream, &h->compute_seen.tables);
+        s = rkvi_timeline_wait(&h->uploads, h->now->upload_mark, stream, &unseen);
     if (s == RKV_OK)
         s = mark_compute(h, stream);
     if (s == RKV_OK)
@@ -406,6 +415,8 @@ static rkv_status end(rkv_cache *h, const rkvi_batch *next, void *stream)
     if (s == RKV_OK)
         s = mark_compute(h, stream);
     if (s == RKV_OK)
+        s = rkvi_timeline_record(&h->ends, stream);
+    if (s == RKV_OK)
         s = rkvi_step_leave(h, UINT32_MAX);
     if (s == RKV_OK && next) {
         copy_batch(&h->next, next);
@@ -431,7 +442,7 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
     rkv_status s = end(h, next, stream);
     if (s != RKV_OK)
         return broken(h, s, stream);
-    h->now->marker = h->compute.last;
+    h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
     return RKV_OK;
 }
@@ -439,7 +450,7 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
 void rkvi_step_abort(rkv_cache *h)
 {
     take_back(h, RKV_OK);
-    h->now->marker = h->compute.last;
+    h->now->abort_mark = h->compute.last;
     h->state = RKVI_STEP_IDLE;
     h->stats.aborted_steps++;
 }

@@ -129,6 +129,8 @@ static rkv_status make_streams(rkv_cache *h)
         s = rkvi_timeline_init(&h->compute, h->dev, IN_EVENTS);
     if (s == RKV_OK)
         s = rkvi_timeline_init(&h->uploads, h->dev, EVENTS);
+    if (s == RKV_OK)
+        s = rkvi_timeline_init(&h->ends, h->dev, 2 * h->cfg.steps_ahead);
     return s;
 }
 
@@ -212,6 +214,7 @@ static void release(rkv_cache *h)
     rkvi_timeline_free(&h->out);
     rkvi_timeline_free(&h->compute);
     rkvi_timeline_free(&h->uploads);
+    rkvi_timeline_free(&h->ends);
     void *const streams[] = {h->in_stream, h->out_stream, h->table_stream};
     for (int i = 0; i < 3; i++)
         if (streams[i])

@@ -13,14 +13,15 @@
 typedef struct rkvi_step_tables {
     rkvi_mirror mirror;
     uint64_t upload_mark; /* timeline tables */
-    uint64_t marker;      /* timeline compute: the end of the step that used them */
+    uint64_t marker;      /* timeline ends: of the step that used them */
+    uint64_t abort_mark;  /* timeline compute: where that step was aborted instead */
 } rkvi_step_tables;
 
 typedef enum { RKVI_STEP_IDLE, RKVI_STEP_BEGUN, RKVI_STEP_RUNNING, RKVI_STEP_BROKEN } rkvi_step_state;
 
 /* What a stream has waited for, so that a wait is enqueued once. */
 typedef struct rkvi_seen {
-    uint64_t in, out, compute, tables;
+    uint64_t in, out, compute;
 } rkvi_seen;
 
 struct rkv_cache {
@@ -41,6 +42,7 @@ struct rkv_cache {
 
     void *in_stream, *out_stream, *table_stream;
     rkvi_timeline in, out, compute, uploads;
+    rkvi_timeline ends; /* one mark a step: those of compute may go round within one */
     rkvi_seen in_seen, out_seen, compute_seen;
 
     /* the open step */
