@@ -28,8 +28,10 @@ typedef struct cliff_options {
     uint32_t n_points;
     uint32_t warm_steps, steps, window_tiles;
     uint64_t ring_bytes; /* 0: the library's choice */
+    uint64_t most_tail_bytes; /* cuda: points beyond are cut to it */
     uint64_t seed;
     bool waits; /* the host waits for each step */
+    const char *commit; /* NULL: the build's */
 } cliff_options;
 
 typedef struct cliff_row {
@@ -39,7 +41,19 @@ typedef struct cliff_row {
     double bound_ns, bound_launches_ns;
     double extra_launches; /* of the ring, beyond the resident step's */
     double hidden;         /* share of the ring's copy time that does not lengthen the step */
+    const char *cause;     /* cuda: of the ring step's length */
+    double over_plain;     /* cuda: resident step over a plain read of weights, K and V */
 } cliff_row;
+
+/* cuda: what it ran on. */
+typedef struct cliff_gpu {
+    char name[64], driver[64], cuda[64];
+    uint64_t memory_bytes, weight_bytes;
+    double plain_link_bytes_per_s, repeat; /* without repeats; how often a copy was carried out */
+    double read_bytes_per_s;               /* best plain read of the weights */
+    double products_ns;                    /* a step's products alone */
+    uint32_t n_products_lt, n_products;    /* sizes of products that run by cuBLASLt, of all */
+} cliff_gpu;
 
 typedef struct cliff_curve {
     cliff_options options;
@@ -47,12 +61,17 @@ typedef struct cliff_curve {
     double link_bytes_per_s;
     cliff_row rows[CLIFF_POINTS_MAX];
     uint32_t n_rows; /* points that come to the same number of tiles are measured once */
+    cliff_gpu gpu;
+    double worst_over_bound; /* cuda: of the ring */
+    uint32_t knee_row;       /* cuda: where tail time and compute are nearest to each other */
 } cliff_curve;
 
 /* Progress goes to `progress`, where there is one. */
 rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *out);
 
 void cliff_print(const cliff_curve *curve, FILE *file);
+/* cuda: where each step's time went. */
+void cliff_print_steps(const cliff_curve *curve, FILE *file);
 void cliff_write_json(const cliff_curve *curve, FILE *file);
 void cliff_write_svg(const cliff_curve *curve, FILE *file);
 

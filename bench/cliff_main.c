@@ -15,7 +15,13 @@
 #define WARM_STEPS 8u
 #define WINDOW_TILES 16u
 
+#define STEPS_CUDA 24u
+#define GIB ((uint64_t)1 << 30)
+#define MOST_TAIL_BYTES (16 * GIB)
+
 static const double default_points[] = {0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.5, 2, 4, 8};
+/* The last one is cut to the largest tail. */
+static const double cuda_points[] = {0, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.5, 2, 4, 8, 16, 1000};
 
 static const char help[] =
     "rollkv-bench cliff: step time against tail bytes\n"
@@ -24,9 +30,12 @@ static const char help[] =
     "several tail sizes: all resident, copies op by op, the ring, and the bound\n"
     "max(resident step, tail bytes / link).  Table on stdout.\n"
     "\n"
-    "  --executor sim|host  virtual time (default), or wall time on threads, whose\n"
-    "                       sizes are 1/64\n"
-    "  --shape NAME         gemma-a4b (default): 5 of 30 sites stream, 14 ms;\n"
+    "  --executor sim|host|cuda\n"
+    "                       virtual time (default); wall time on threads, whose sizes\n"
+    "                       are 1/64; the first GPU, at full size, with real products\n"
+    "                       and attention: a step's compute is then measured, and of\n"
+    "                       the options below only those marked * count\n"
+    "* --shape NAME         gemma-a4b (default): 5 of 30 sites stream, 14 ms;\n"
     "                       qwen14b: 48 of 48, 7 ms; custom\n"
     "  --sites N --every K --kv-heads H --head-dim D\n"
     "                       of the custom shape: each Kth of N sites streams;\n"
@@ -34,17 +43,22 @@ static const char help[] =
     "  --compute-ms X       compute of a step (the shape's; host: twice that)\n"
     "  --head-share X       the part of it after the last attention, 0 to 0.9 (0)\n"
     "  --jitter X           sites differ in compute by up to this part, 0 to 0.9 (0)\n"
-    "  --link-gbs X         link bandwidth between copies (55.8; host: 5.58)\n"
+    "* --link-gbs X         link bandwidth between copies (55.8; host: 5.58; cuda: as\n"
+    "                       it is, or slowed by repeating each copy)\n"
     "  --copy-us X          cost of a copy (2.9)\n"
     "  --launch-us X        time of a launch, sim (6)\n"
-    "  --ring-mb X          size of the ring (by the library's rule)\n"
-    "  --points A,B,...     tail time over compute, ascending\n"
-    "                       (0.25,0.5,0.75,0.9,1,1.1,1.5,2,4,8)\n"
-    "  --wait               the host waits for each step before it begins the next\n"
-    "  --steps N            measured steps a point (32; host: 16)\n"
+    "* --ring-mb X          size of the ring (by the library's rule)\n"
+    "* --points A,B,...     tail time over compute, ascending\n"
+    "                       (0.25,0.5,0.75,0.9,1,1.1,1.5,2,4,8; cuda: 0 before, 16 and\n"
+    "                       the largest tail behind them)\n"
+    "* --tail-gib X         largest tail, cuda; points beyond are cut to it (16, or\n"
+    "                       what fits on the GPU when all is resident)\n"
+    "* --wait               the host waits for each step before it begins the next\n"
+    "* --steps N            measured steps a point (32; host: 16; cuda: 24)\n"
     "  --seed N             of the jitter (1)\n"
-    "  --json FILE          all settings and figures\n"
-    "  --svg FILE           the curves\n"
+    "* --json FILE          all settings and figures\n"
+    "* --svg FILE           the curves\n"
+    "* --commit TEXT        to be written into them, where the build does not know it\n"
     "  --help\n";
 
 typedef struct arguments {
@@ -56,7 +70,7 @@ typedef struct arguments {
 
 enum {
     O_EXECUTOR = 1, O_SHAPE, O_SITES, O_EVERY, O_KV_HEADS, O_HEAD_DIM, O_COMPUTE, O_HEAD, O_JITTER, O_LINK,
-    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_SVG, O_WAIT, O_HELP
+    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_HELP
 };
 
 static const struct option long_options[] = {
@@ -66,6 +80,7 @@ static const struct option long_options[] = {
     {"link-gbs", 1, NULL, O_LINK},      {"copy-us", 1, NULL, O_COPY},    {"launch-us", 1, NULL, O_LAUNCH},
     {"ring-mb", 1, NULL, O_RING},       {"points", 1, NULL, O_POINTS},   {"steps", 1, NULL, O_STEPS},
     {"seed", 1, NULL, O_SEED},          {"json", 1, NULL, O_JSON},       {"svg", 1, NULL, O_SVG},
+    {"tail-gib", 1, NULL, O_TAIL},      {"commit", 1, NULL, O_COMMIT},
     {"wait", 0, NULL, O_WAIT},          {"help", 0, NULL, O_HELP},       {NULL, 0, NULL, 0}};
 
 /* A number in [low, high], or a sentence and false. */
@@ -96,28 +111,29 @@ static bool points(const char *text, cliff_options *o)
     for (const char *at = text; o->n_points < CLIFF_POINTS_MAX; at++) {
         char *end;
         const double v = strtod(at, &end);
-        const double before = o->n_points ? o->points[o->n_points - 1] : 0;
-        if (end == at || !(v > before && v <= 100) || (*end && *end != ','))
+        const bool rises = o->n_points ? v > o->points[o->n_points - 1] : v >= 0;
+        if (end == at || !(rises && v <= 1000) || (*end && *end != ','))
             break;
         o->points[o->n_points++] = v;
         if (!*end)
             return true;
         at = end;
     }
-    fprintf(stderr, "rollkv-bench: --points %s: give at most %u numbers above 0, ascending, up to 100\n", text,
+    fprintf(stderr, "rollkv-bench: --points %s: give at most %u numbers from 0 up to 1000, ascending\n", text,
             CLIFF_POINTS_MAX);
     return false;
 }
 
 static bool executor(const char *text, cliff_machine *m)
 {
-    const bool is_host = strcmp(text, "host") == 0;
-    if (!is_host && strcmp(text, "sim")) {
-        fprintf(stderr, "rollkv-bench: --executor %s: there are sim and host\n", text);
-        return false;
-    }
-    m->executor = is_host ? CLIFF_HOST : CLIFF_SIM;
-    return true;
+    static const char *const names[] = {[CLIFF_SIM] = "sim", [CLIFF_HOST] = "host", [CLIFF_CUDA] = "cuda"};
+    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) {
+            m->executor = (cliff_executor)i;
+            return true;
+        }
+    fprintf(stderr, "rollkv-bench: --executor %s: there are sim, host and cuda\n", text);
+    return false;
 }
 
 /* Of the machine: a value in the unit of its option. */
@@ -171,6 +187,12 @@ static bool one_option(int o, const char *name, const char *text, arguments *a)
         return true;
     case O_JSON: a->json = text; return true;
     case O_SVG: a->svg = text; return true;
+    case O_COMMIT: a->options.commit = text; return true;
+    case O_TAIL:
+        if (!number(name, text, 0.01, 1000, &v))
+            return false;
+        a->options.most_tail_bytes = (uint64_t)(v * (double)GIB);
+        return true;
     case O_WAIT: a->options.waits = true; return true;
     default: return machine_option(o, name, text, &a->options);
     }
@@ -198,12 +220,26 @@ static bool choose_shape(arguments *a)
     return true;
 }
 
+static void default_set(cliff_options *o, bool is_cuda)
+{
+    const double *points = is_cuda ? cuda_points : default_points;
+    o->n_points = is_cuda ? sizeof cuda_points / sizeof *cuda_points : sizeof default_points / sizeof *default_points;
+    memcpy(o->points, points, o->n_points * sizeof *points);
+}
+
 /* What was not asked for: on the host executor kernels take what they take, the
  * link is ten times slower and the step twice as long, so that a thread's waking
  * up is short beside a copy and a site. */
 static void fill_defaults(arguments *a)
 {
     cliff_machine *m = &a->options.machine;
+    if (!a->options.n_points)
+        default_set(&a->options, m->executor == CLIFF_CUDA);
+    if (m->executor == CLIFF_CUDA) { /* measured, but for the link's speed if it is given */
+        *m = (cliff_machine){.executor = CLIFF_CUDA, .link_bytes_per_s = m->link_bytes_per_s};
+        a->options.steps = a->options.steps ? a->options.steps : STEPS_CUDA;
+        return;
+    }
     const cliff_machine h200 = cliff_machine_h200(m->executor);
     const bool is_host = m->executor == CLIFF_HOST;
     if (is_host && a->compute_ms <= 0)
@@ -224,11 +260,10 @@ static int parse(int argc, char **argv, arguments *a)
     int o, index = 0;
     *a = (arguments){.shape = "gemma-a4b", .custom = {.n_sites = 32, .every = 1, .n_kv_heads = 8, .head_dim = 128}};
     a->options = (cliff_options){.machine = {.copy_cost_ns = -1, .launch_ns = -1},
-                                 .n_points = sizeof default_points / sizeof *default_points,
                                  .warm_steps = WARM_STEPS,
                                  .window_tiles = WINDOW_TILES,
+                                 .most_tail_bytes = MOST_TAIL_BYTES,
                                  .seed = 1};
-    memcpy(a->options.points, default_points, sizeof default_points);
     while ((o = getopt_long(argc, argv, "", long_options, &index)) != -1) {
         if (o == O_HELP) {
             fputs(help, stdout);
@@ -273,6 +308,8 @@ int cliff_main(int argc, char **argv)
         return 1;
     }
     cliff_print(&curve, stdout);
+    if (a.options.machine.executor == CLIFF_CUDA)
+        cliff_print_steps(&curve, stdout);
     const bool ok = write_file(&curve, a.json, cliff_write_json);
     return write_file(&curve, a.svg, cliff_write_svg) && ok ? 0 : 1;
 }

@@ -17,27 +17,50 @@
 
 static const char *executor_words(const cliff_curve *c)
 {
-    return c->options.machine.executor == CLIFF_SIM ? "simulated, virtual time" : "host executor, wall time";
+    static const char *const words[] = {[CLIFF_SIM] = "simulated, virtual time",
+                                        [CLIFF_HOST] = "host executor, wall time",
+                                        [CLIFF_CUDA] = "GPU, events"};
+    return words[c->options.machine.executor];
 }
 
 /* ---------------------------------------------------------------------- table */
+
+static void print_gpu_head(const cliff_curve *c, FILE *f)
+{
+    const cliff_gpu *g = &c->gpu;
+    fprintf(f, "%s, NVIDIA driver %s (CUDA %s); commit %s\n", g->name, g->driver, g->cuda,
+            c->options.commit ? c->options.commit : BENCH_COMMIT);
+    fprintf(f, "weights %.2f GB, plain read of them %.2f TB/s; the products alone take %.3f ms, %.3f x "
+               "a plain read (%u of %u sizes by cuBLASLt)\n",
+            (double)g->weight_bytes * 1e-9, g->read_bytes_per_s * 1e-12, g->products_ns * MS,
+            g->products_ns * 1e-9 * g->read_bytes_per_s / (double)g->weight_bytes, g->n_products_lt, g->n_products);
+    if (g->repeat > 1)
+        fprintf(f, "the link is slowed from %.2f GB/s: each copy is carried out %.2f times\n",
+                g->plain_link_bytes_per_s * 1e-9, g->repeat);
+}
 
 static void print_head(const cliff_curve *c, FILE *f)
 {
     const cliff_options *o = &c->options;
     const cliff_machine *m = &o->machine;
-    fprintf(f, "%s: %u of %u sites stream, %.1f ms of compute; %s\n", o->shape.name,
+    const bool is_cuda = m->executor == CLIFF_CUDA;
+    if (is_cuda)
+        print_gpu_head(c, f);
+    fprintf(f, "%s: %u of %u sites stream, %.2f ms of compute; %s\n", o->shape.name,
             cliff_streaming_sites(&o->shape), o->shape.n_sites, (double)o->shape.compute_ns * MS,
             executor_words(c));
     fprintf(f,
-            "link %.2f GB/s (best plain copy of 64 MiB), %.1f us a copy, %.2f us a further row; ring %.1f MB "
+            "link %.2f GB/s (best plain copy of %u MiB); ring %.1f MB "
             "(rule: %.1f MB), copies up to %.1f MB; window %u tiles a streaming layer\n",
-            c->link_bytes_per_s * 1e-9, (double)m->copy_cost_ns * 1e-3, (double)m->row_cost_ns * 1e-3,
-            (double)c->sizes.ring_bytes * MB, (double)c->sizes.rule_bytes * MB,
+            c->link_bytes_per_s * 1e-9, is_cuda ? 256u : 64u, (double)c->sizes.ring_bytes * MB, (double)c->sizes.rule_bytes * MB,
             (double)c->sizes.copy_bytes * MB, o->window_tiles);
     fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s%s\n", o->steps, o->warm_steps,
             (unsigned long long)o->seed, m->executor == CLIFF_SIM ? "mean" : "median",
             o->waits ? "; the host waits for each step" : "");
+    if (is_cuda)
+        return;
+    fprintf(f, "%.1f us a copy, %.2f us a further row of it\n", (double)m->copy_cost_ns * 1e-3,
+            (double)m->row_cost_ns * 1e-3);
     if (m->executor == CLIFF_SIM)
         fprintf(f, "a launch takes %.1f us; the ring's further ones: 'r/b apart' counts them as compute\n",
                 (double)m->launch_ns * 1e-3);
@@ -89,6 +112,23 @@ static void cpu_name(char *out, size_t room)
         fclose(f);
 }
 
+static void json_gpu(json *j, const cliff_gpu *g)
+{
+    json_open(j, "gpu", '{');
+    json_string(j, "name", g->name);
+    json_string(j, "driver", g->driver);
+    json_string(j, "cuda", g->cuda);
+    json_count(j, "memory_bytes", g->memory_bytes);
+    json_number(j, "plain_link_bytes_per_s", g->plain_link_bytes_per_s);
+    json_number(j, "copy_repeats", g->repeat);
+    json_number(j, "plain_read_bytes_per_s", g->read_bytes_per_s);
+    json_count(j, "weight_bytes", g->weight_bytes);
+    json_number(j, "products_ns", g->products_ns);
+    json_count(j, "product_sizes", g->n_products);
+    json_count(j, "product_sizes_by_cublaslt", g->n_products_lt);
+    json_close(j, '}');
+}
+
 static void json_machine(json *j)
 {
     struct utsname u;
@@ -116,13 +156,18 @@ static void json_settings(json *j, const cliff_curve *c)
     json_count(j, "compute_ns", (uint64_t)o->shape.compute_ns);
     json_number(j, "head_share", o->shape.head_share);
     json_number(j, "jitter", o->shape.jitter);
-    json_string(j, "executor", o->machine.executor == CLIFF_SIM ? "sim" : "host");
+    static const char *const executors[] = {"sim", "host", "cuda"};
+    json_string(j, "executor", executors[o->machine.executor]);
     json_count(j, "link_setting_bytes_per_s", o->machine.link_bytes_per_s);
     json_count(j, "copy_cost_ns", (uint64_t)o->machine.copy_cost_ns);
     json_count(j, "row_cost_ns", (uint64_t)o->machine.row_cost_ns);
     json_count(j, "device_bytes_per_s", o->machine.device_bytes_per_s);
     json_count(j, "launch_ns", (uint64_t)o->machine.launch_ns);
-    json_count(j, "scale", CLIFF_SCALE);
+    json_count(j, "scale", o->machine.executor == CLIFF_CUDA ? 1 : CLIFF_SCALE);
+    json_count(j, "hidden", o->shape.hidden);
+    json_count(j, "feed_forward", o->shape.feed_forward);
+    json_count(j, "vocabulary", o->shape.vocabulary);
+    json_count(j, "most_tail_bytes", o->most_tail_bytes);
     json_count(j, "steps", o->steps);
     json_count(j, "warm_steps", o->warm_steps);
     json_count(j, "window_tiles", o->window_tiles);
@@ -138,10 +183,26 @@ static void json_settings(json *j, const cliff_curve *c)
     json_close(j, '}');
 }
 
+static void json_step(json *j, const cliff_result *r)
+{
+    json_number(j, "wall_ns", r->wall_ns);
+    json_number(j, "issue_ns", r->issue_ns);
+    json_number(j, "products_issue_ns", r->products_issue_ns);
+    json_number(j, "store_ns", r->store_ns);
+    json_number(j, "attend_ns", r->attend_ns);
+    json_number(j, "merge_ns", r->merge_ns);
+    json_number(j, "tables_ns", r->tables_ns);
+    json_number(j, "copy_in_bytes_per_s", r->copy_in_bytes_per_s);
+    json_number(j, "host_waits", r->host_waits);
+    json_count(j, "kv_bytes", r->kv_bytes);
+}
+
 static void json_mode(json *j, const char *name, const cliff_result *r)
 {
     json_open(j, name, '{');
     json_number(j, "step_ns", r->step_ns);
+    json_number(j, "p10_ns", r->p10_ns);
+    json_number(j, "p90_ns", r->p90_ns);
     json_number(j, "least_ns", r->least_ns);
     json_number(j, "most_ns", r->most_ns);
     json_number(j, "copies", r->copies);
@@ -151,6 +212,8 @@ static void json_mode(json *j, const char *name, const cliff_result *r)
     json_count(j, "streamed_bytes", r->tail_bytes);
     json_count(j, "run_ahead_bytes", r->run_ahead_bytes);
     json_count(j, "context_cells", r->context_cells);
+    if (r->wall_ns > 0)
+        json_step(j, r);
     json_close(j, '}');
 }
 
@@ -163,6 +226,10 @@ static void json_row(json *j, const cliff_row *r)
     json_number(j, "bound_with_launches_ns", r->bound_launches_ns);
     json_number(j, "extra_launches", r->extra_launches);
     json_number(j, "hidden", r->hidden);
+    if (r->cause) {
+        json_string(j, "cause", r->cause);
+        json_number(j, "resident_over_plain_read", r->over_plain);
+    }
     json_mode(j, "resident", &r->modes[CLIFF_RESIDENT]);
     json_mode(j, "op_level", &r->modes[CLIFF_OP_LEVEL]);
     json_mode(j, "ring", &r->modes[CLIFF_RING]);
@@ -179,10 +246,12 @@ void cliff_write_json(const cliff_curve *c, FILE *file)
         strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     json_open(&j, NULL, '{');
     json_string(&j, "bench", "cliff");
-    json_string(&j, "commit", BENCH_COMMIT);
+    json_string(&j, "commit", c->options.commit ? c->options.commit : BENCH_COMMIT);
     json_string(&j, "version", rkv_build_info());
     json_string(&j, "date", date);
     json_machine(&j);
+    if (c->options.machine.executor == CLIFF_CUDA)
+        json_gpu(&j, &c->gpu);
     json_settings(&j, c);
     json_number(&j, "link_bytes_per_s", c->link_bytes_per_s);
     json_open(&j, "rows", '[');
@@ -198,12 +267,15 @@ void cliff_write_svg(const cliff_curve *c, FILE *file)
 {
     enum { BOUND = CLIFF_MODES, ALL };
     double x[CLIFF_POINTS_MAX], y[ALL][CLIFF_POINTS_MAX];
-    char title[120], subtitle[160];
+    char title[120], subtitle[240];
+    uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_rows; i++) {
-        x[i] = (double)c->rows[i].modes[CLIFF_RING].list_bytes * MB;
+        if (c->rows[i].modes[CLIFF_RING].list_bytes == 0) /* no place on a logarithmic axis */
+            continue;
+        x[n] = (double)c->rows[i].modes[CLIFF_RING].list_bytes * MB;
         for (uint32_t m = 0; m < CLIFF_MODES; m++)
-            y[m][i] = c->rows[i].modes[m].step_ns * MS;
-        y[BOUND][i] = c->rows[i].bound_ns * MS;
+            y[m][n] = c->rows[i].modes[m].step_ns * MS;
+        y[BOUND][n++] = c->rows[i].bound_ns * MS;
     }
     const svg_series series[ALL] = {
         {.label = "op-level", .colour = "#d1495b", .x = x, .y = y[CLIFF_OP_LEVEL]},
@@ -211,16 +283,17 @@ void cliff_write_svg(const cliff_curve *c, FILE *file)
         {.label = "all resident", .colour = "#4a9a4a", .x = x, .y = y[CLIFF_RESIDENT]},
         {.label = "bound", .colour = "#111111", .is_dashed = true, .x = x, .y = y[BOUND]},
     };
+    const bool is_cuda = c->options.machine.executor == CLIFF_CUDA;
     snprintf(title, sizeof title, "Step time against tail bytes: %s", c->options.shape.name);
     snprintf(subtitle, sizeof subtitle, "%u of %u sites stream, %.1f ms of compute, link %.1f GB/s, ring %.0f MB; %s",
              cliff_streaming_sites(&c->options.shape), c->options.shape.n_sites,
              (double)c->options.shape.compute_ns * MS, c->link_bytes_per_s * 1e-9,
-             (double)c->sizes.ring_bytes * MB, executor_words(c));
+             (double)c->sizes.ring_bytes * MB, is_cuda ? c->gpu.name : executor_words(c));
     svg_write(file, &(svg_chart){.title = title,
                                  .subtitle = subtitle,
                                  .x_label = "tail bytes a step (MB)",
                                  .y_label = "step time (ms)",
                                  .series = series,
                                  .n_series = ALL,
-                                 .n_points = c->n_rows});
+                                 .n_points = n});
 }

@@ -4,6 +4,7 @@
  */
 #include "cliff.h"
 
+#include "cliff_cuda.h"
 #include "diag.h"
 
 static const char *const mode_names[CLIFF_MODES] = {"resident", "op-level", "ring"};
@@ -14,7 +15,7 @@ static uint64_t tiles_at(const cliff_curve *c, double point)
     const cliff_shape *shape = &c->options.shape;
     const double bytes = point * (double)shape->compute_ns * 1e-9 * c->link_bytes_per_s;
     const double tiles = bytes / (double)(cliff_tile_bytes(shape) * cliff_streaming_sites(shape));
-    return tiles < 1 ? 1 : (uint64_t)(tiles + 0.5);
+    return point > 0 && tiles < 1 ? 1 : (uint64_t)(tiles + 0.5);
 }
 
 static double larger(double a, double b)
@@ -36,7 +37,7 @@ static void work_out(const cliff_curve *c, cliff_row *row)
     row->extra_launches = ring->launches - resident->launches;
     const double compute_ns = resident->step_ns + row->extra_launches * launch_ns;
     row->bound_launches_ns = larger(compute_ns, row->tail_ns);
-    row->hidden = within_one(1 - (ring->step_ns - compute_ns) / ring->link_busy_ns);
+    row->hidden = ring->link_busy_ns > 0 ? within_one(1 - (ring->step_ns - compute_ns) / ring->link_busy_ns) : 1;
 }
 
 static rkv_status measure(const cliff_curve *c, cliff_world *const worlds[], uint64_t tiles, FILE *progress,
@@ -58,10 +59,10 @@ static rkv_status measure(const cliff_curve *c, cliff_world *const worlds[], uin
 
 static rkv_status run_points(cliff_curve *c, cliff_world *const worlds[], FILE *progress)
 {
-    uint64_t done = 0;
+    uint64_t done = UINT64_MAX;
     for (uint32_t i = 0; i < c->options.n_points; i++) {
         const uint64_t tiles = tiles_at(c, c->options.points[i]);
-        if (tiles <= done)
+        if (tiles == done)
             continue;
         c->rows[c->n_rows] = (cliff_row){.point = c->options.points[i]};
         const rkv_status s = measure(c, worlds, tiles, progress, &c->rows[c->n_rows]);
@@ -77,6 +78,8 @@ static rkv_status run_points(cliff_curve *c, cliff_world *const worlds[], FILE *
 rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *out)
 {
     cliff_world *worlds[CLIFF_MODES] = {NULL};
+    if (options->machine.executor == CLIFF_CUDA)
+        return cliff_cuda_run(options, progress, out);
     *out = (cliff_curve){.options = *options};
     if (options->n_points == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "no points to measure");

@@ -21,16 +21,23 @@ bool cliff_shape_named(const char *name, cliff_shape *out)
 {
     if (strcmp(name, "qwen14b") == 0) {
         fill(out, name, 48, 7 * NS_PER_MS);
+        out->hidden = 5120;
+        out->feed_forward = 13824;
+        out->vocabulary = 152064;
         for (uint32_t i = 0; i < out->n_sites; i++)
-            out->sites[i] = (cliff_site){.n_kv_heads = 8, .head_dim = 128, .streams = true};
+            out->sites[i] = (cliff_site){.n_kv_heads = 8, .head_dim = 128, .n_q_heads = 40, .streams = true};
         return true;
     }
     if (strcmp(name, "gemma-a4b") == 0) {
         fill(out, name, 30, 14 * NS_PER_MS);
+        out->hidden = 2816;
+        out->feed_forward = 7680; /* of the experts that a token takes: 3.8e9 parameters a step */
+        out->vocabulary = 262144;
         for (uint32_t i = 0; i < out->n_sites; i++)
             out->sites[i] = i % 6 == 5
-                                ? (cliff_site){.n_kv_heads = 2, .head_dim = 512, .streams = true}
-                                : (cliff_site){.n_kv_heads = 8, .head_dim = 256, .sliding_cells = 1024};
+                                ? (cliff_site){.n_kv_heads = 2, .head_dim = 512, .n_q_heads = 16, .streams = true}
+                                : (cliff_site){
+                                      .n_kv_heads = 8, .head_dim = 256, .n_q_heads = 16, .sliding_cells = 1024};
         return true;
     }
     return false;

@@ -265,6 +265,8 @@ static rkv_status read_clock(cliff_world *w, uint32_t steps, cliff_result *out)
     qsort(ns, steps, sizeof *ns, by_value);
     out->least_ns = (double)ns[0];
     out->most_ns = (double)ns[steps - 1];
+    out->p10_ns = (double)ns[steps / 10];
+    out->p90_ns = (double)ns[steps - 1 - steps / 10];
     out->step_ns = w->setup.machine.executor == CLIFF_SIM ? (double)sum / steps : (double)ns[steps / 2];
     return RKV_OK;
 }

@@ -28,6 +28,7 @@ typedef struct cliff_site {
     uint32_t n_kv_heads, head_dim;
     uint64_t sliding_cells; /* 0: causal */
     bool streams;           /* its KV layer has a tail */
+    uint32_t n_q_heads;     /* cuda */
 } cliff_site;
 
 typedef struct cliff_shape {
@@ -38,10 +39,11 @@ typedef struct cliff_shape {
     double head_share;                 /* the part of it that follows the last attention */
     double jitter;                     /* a site's compute is off its share by up to this part of it */
     uint64_t seed;                     /* of the jitter: the same in all modes and steps */
+    uint32_t hidden, feed_forward, vocabulary; /* cuda: the weights; 0: it has none */
 } cliff_shape;
 
 typedef enum { CLIFF_RESIDENT, CLIFF_OP_LEVEL, CLIFF_RING, CLIFF_MODES } cliff_mode;
-typedef enum { CLIFF_SIM, CLIFF_HOST } cliff_executor;
+typedef enum { CLIFF_SIM, CLIFF_HOST, CLIFF_CUDA } cliff_executor; /* the last one: cliff_cuda.h */
 
 typedef struct cliff_machine {
     cliff_executor executor;
@@ -62,14 +64,22 @@ typedef struct cliff_setup {
 } cliff_setup;
 
 typedef struct cliff_result {
-    double step_ns;           /* sim: mean; host: median */
+    double step_ns;           /* sim: mean; else median */
     double least_ns, most_ns; /* of a step */
+    double p10_ns, p90_ns;
     double copies, launches, extra_launches; /* per step */
     double link_busy_ns;      /* per step, tail copies */
     uint64_t tail_bytes;      /* per step, as streamed */
     uint64_t list_bytes;      /* per step, as listed */
     uint64_t run_ahead_bytes, ring_bytes;
     uint64_t context_cells;
+    /* cuda alone */
+    double wall_ns;                 /* per step, by the host's clock over all of them */
+    double issue_ns, products_issue_ns; /* the host's time for a step, with the GPU idle; the products' part of it */
+    double store_ns, attend_ns, merge_ns; /* kernels, per step */
+    double copy_in_ns, copy_in_bytes_per_s, tables_ns; /* the link at work, per step */
+    double host_waits;              /* per step: begins that had to wait */
+    uint64_t kv_bytes;              /* K and V that a step reads */
 } cliff_result;
 
 typedef struct cliff_world cliff_world;

@@ -145,8 +145,11 @@ rkv_status fx_try_open(fx *w, const fx_model *m)
         rkvi_dev_destroy(w->dev);
         return s;
     }
+    /* A sequence may fill the tiles that are there for others' ragged ends. */
+    rkv_cache_info info = {.struct_size = sizeof info};
+    fx_ok(rkv_cache_info_get(w->cache, &info), "info");
     for (uint32_t i = 0; i < FX_SEQS; i++)
-        w->cells[i] = calloc(m->params.capacity_cells, sizeof *w->cells[i]);
+        w->cells[i] = calloc(info.capacity_tiles * info.tile_cells, sizeof *w->cells[i]);
     return RKV_OK;
 }
 

@@ -96,7 +96,7 @@ static void check_tile_layer(uint32_t layer, const rkvi_tile_layer *y, bool open
     assert_true(has_host || !y->host_valid);
     assert_true(has_host || y->out_mark == 0);
     assert_true(open || !has_host || y->host_valid);
-    assert_true(open || (y->out_mark != RKVI_RING_MARK_PENDING && !y->promoting));
+    assert_true(open || (y->out_mark != RKVI_MARK_PENDING && !y->promoting));
     assert_true(!y->promoting || y->state == RKVI_IN_TAIL);
     switch ((rkvi_tile_state)y->state) {
     case RKVI_ON_DEVICE: assert_true(has_place || (open && is_transit(layer, y->device_addr))); break;

@@ -96,6 +96,7 @@ MAKE(mode_unknown, s->params.mode = 2)
 MAKE(flags_unknown, s->params.flags = 1u << 20)
 MAKE(numa_negative, s->params.numa = -2)
 MAKE(ring_wrapped, s->params.ring_bytes = (uint64_t)-4096)
+MAKE(ring_slots, (s->params.ring_bytes = (uint64_t)1 << 50, s->layers[0].resident_cells = RKV_RESIDENT_NONE))
 MAKE(copy_wrapped, s->params.copy_bytes = (uint64_t)-1)
 MAKE(device_limit_wrapped, s->params.device_limit_bytes = (uint64_t)-1)
 MAKE(host_limit_wrapped, s->params.host_limit_bytes = (uint64_t)-1)
@@ -162,6 +163,7 @@ static const mistake mistakes[] = {
     {numa_negative, RKV_E_ARGUMENT, "numa is -2"},
     {ring_wrapped, RKV_E_OVERFLOW, "ring_bytes"},
     {copy_wrapped, RKV_E_OVERFLOW, "copy_bytes"},
+    {ring_slots, RKV_E_OVERFLOW, "at most 2^30 are numbered"},
     {device_limit_wrapped, RKV_E_OVERFLOW, "device_limit_bytes"},
     {host_limit_wrapped, RKV_E_OVERFLOW, "host_limit_bytes"},
     {step_wrapped, RKV_E_OVERFLOW, "step_ns"},
@@ -393,7 +395,7 @@ static void test_sums(void **state)
     assert_int_equal(cfg.transit_tiles, 2);
     assert_int_equal(cfg.transit_ring_bytes, 2 * 2 * bytes);
     assert_int_equal(cfg.transit_bytes, 3 * 2 * bytes);
-    assert_int_equal(cfg.partial_slots, 512 + 16 * RKVI_PENDING_SLOTS + RKVI_RUN_SLOTS);
+    assert_int_equal(cfg.partial_slots, 512 + 16 * 4 * (13 + 1) + RKVI_RUN_SLOTS /* 4160 leaves */);
     assert_int_equal(cfg.partial_bytes, cfg.partial_slots * 4 * 66 * 4);
     assert_int_equal(cfg.max_spans, 64 + RKVI_SEGMENTS_EXTRA);
     assert_int_equal(cfg.device_bytes, cfg.window_bytes + cfg.active_bytes + cfg.ring_bytes +
@@ -592,6 +594,64 @@ static void test_auto(void **state)
     rkvi_config_free(&cfg);
 }
 
+/* Many sequences share the capacity's leaves: their rows need few partials each. */
+static void test_many_sequences(void **state)
+{
+    (void)state;
+    setup s;
+    rkvi_config cfg;
+    set_up(&s);
+    s.params.capacity_cells = 1 << 20;
+    s.params.max_rows = 1024;
+    s.params.n_sequences = 64;
+    s.params.ring_bytes = MIB;
+    s.layers[0].resident_cells = s.layers[1].resident_cells = RKV_RESIDENT_NONE;
+    assert_init(&s, &cfg);
+    const uint64_t launches = cfg.capacity_tiles; /* nearly: a launch reads two tile-layers */
+    assert_true(cfg.partial_slots - cfg.max_rows - RKVI_RUN_SLOTS <= 40 * 1024);
+    assert_true(cfg.max_items_site <= cfg.max_spans + (1024 / 64) * launches + 3 * (1024 / 64 + 64));
+    assert_true(cfg.table_bytes < 16 * MIB);
+    rkvi_config_free(&cfg);
+}
+
+/* A limit above what the device has is held against what it has; what an
+ * engine's allocator gives is the engine's to know. */
+static void *no_memory(void *user, uint64_t size_bytes)
+{
+    (void)user, (void)size_bytes;
+    return NULL;
+}
+
+static void nothing_to_free(void *user, void *ptr, uint64_t size_bytes)
+{
+    (void)user, (void)ptr, (void)size_bytes;
+}
+
+static void test_limit_above_memory(void **state)
+{
+    (void)state;
+    setup s;
+    rkvi_config cfg;
+    rkv_status fit;
+    set_up(&s);
+    s.layers[0].resident_cells = s.layers[1].resident_cells = RKV_RESIDENT_ALL;
+    s.machine.device_memory_bytes = 4 * MIB;
+    s.params.device_limit_bytes = GIB;
+    assert_int_equal(init(&s, &cfg, &fit), RKV_OK);
+    assert_int_equal(fit, RKV_E_DEVICE_LIMIT);
+    assert_non_null(strstr(rkvi_error_text(), "free device memory 4194304 does not hold"));
+    s.machine.device_memory_bytes = cfg.device_bytes;
+    rkvi_config_free(&cfg);
+    assert_init(&s, &cfg);
+    assert_int_equal(cfg.device_limit_bytes, cfg.device_bytes);
+    rkvi_config_free(&cfg);
+    s.machine.device_memory_bytes = 4 * MIB;
+    s.params.device_allocator = (rkv_allocator){.alloc = no_memory, .free = nothing_to_free};
+    assert_init(&s, &cfg);
+    assert_int_equal(cfg.device_limit_bytes, GIB);
+    rkvi_config_free(&cfg);
+}
+
 static void test_rope_is_copied(void **state)
 {
     (void)state;
@@ -619,7 +679,8 @@ int main(void)
         cmocka_unit_test(test_sums),           cmocka_unit_test(test_unlike_layers),
         cmocka_unit_test(test_large),          cmocka_unit_test(test_ring),
         cmocka_unit_test(test_ring_rule),      cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_rope_is_copied),
+        cmocka_unit_test(test_rope_is_copied), cmocka_unit_test(test_many_sequences),
+        cmocka_unit_test(test_limit_above_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  */
 #include "device_fixture.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -336,6 +337,53 @@ static void test_fault_poisons(void **state)
     ok(rkvi_dev(stream_sync, f->d, f->a));
 }
 
+/* ---- steady work allocates nothing ---- */
+
+static atomic_bool gate_is_open;
+
+static void pass_gate(void *arg)
+{
+    (void)arg;
+    while (!gate_is_open)
+        sched_yield();
+}
+
+/* As many operations in flight as there ever will be: the gate holds them. */
+static void enqueue_round(fixture *f, rkvi_event *e, rkvi_event *on_a)
+{
+    gate_is_open = false;
+    ok(rkvi_dev(host_call, f->d, pass_gate, NULL, NULL, 0, f->a));
+    ok(rkvi_dev(event_record, f->d, on_a, f->a));
+    ok(rkvi_dev(stream_wait, f->d, f->b, on_a));
+    for (int i = 0; i < 50; i++) {
+        ok(copy_1d(f->d, RKVI_H2D, f->dev[0], f->host[0], BYTES, f->a));
+        ok(rkvi_dev(event_record, f->d, e, f->a));
+        ok(rkvi_dev(stream_wait, f->d, f->b, e));
+        ok(rkvi_dev(fill, f->d, f->dev[1], i, BYTES, f->b));
+    }
+    gate_is_open = true;
+    ok(rkvi_dev(stream_sync, f->d, f->a));
+    ok(rkvi_dev(stream_sync, f->d, f->b));
+}
+
+static void test_steady_work_allocates_nothing(void **state)
+{
+    fixture *f = *state;
+    rkvi_event *e, *on_a;
+    rkvi_device_usage first, then;
+    ok(rkvi_dev(event_create, f->d, &e));
+    ok(rkvi_dev(event_create, f->d, &on_a));
+    enqueue_round(f, e, on_a);
+    rkvi_device_usage_get(core_of(f->d), &first);
+    assert_true(first.op_allocations >= 200);
+    for (int i = 0; i < 5; i++)
+        enqueue_round(f, e, on_a);
+    rkvi_device_usage_get(core_of(f->d), &then);
+    assert_int_equal(then.op_allocations, first.op_allocations);
+    ok(rkvi_dev(event_destroy, f->d, e));
+    ok(rkvi_dev(event_destroy, f->d, on_a));
+}
+
 static const struct CMUnitTest tests[] = {
     with_fixture(test_info_and_memory),
     cmocka_unit_test(test_registration_caps),
@@ -354,6 +402,7 @@ static const struct CMUnitTest tests[] = {
 static const struct CMUnitTest host_tests[] = {
     with_fixture(test_streams_are_independent),
     with_fixture(test_destroy_in_a_forked_child),
+    with_fixture(test_steady_work_allocates_nothing),
 };
 
 int main(void)

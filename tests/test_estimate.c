@@ -99,6 +99,31 @@ static void test_lines(void **state)
     assert_int_equal(e.host_tail_bytes, N_LAYERS * (256 - 32 + 4) * TILE_LAYER);
 }
 
+/* Limits that promise what isn't there, and a ring of more slots than have numbers. */
+static void test_absurd(void **state)
+{
+    (void)state;
+    setup s;
+    rkv_cache *cache = NULL;
+    rkv_estimate e = {.struct_size = sizeof e};
+    set_up(&s);
+    set_resident(&s, RKV_RESIDENT_ALL);
+    s.params.host.memory_bytes = 16 * MIB;
+    s.params.device_limit_bytes = (uint64_t)1 << 61;
+    e = estimate(&s);
+    assert_int_equal(e.fits, 0);
+    assert_int_equal(e.device_limit_bytes, 16 * MIB);
+    assert_non_null(strstr(e.advice, "free device memory 16777216 does not hold"));
+    assert_true(strlen(e.advice) < sizeof e.advice - 1);
+    assert_int_equal(rkv_cache_create(&s.params, &cache), RKV_E_DEVICE_LIMIT);
+    s.params.host.memory_bytes = 0;
+    set_resident(&s, RKV_RESIDENT_NONE);
+    s.params.ring_bytes = (uint64_t)1 << 50;
+    assert_int_equal(rkv_cache_estimate(&s.params, &e), RKV_E_OVERFLOW);
+    assert_int_equal(rkv_cache_create(&s.params, &cache), RKV_E_OVERFLOW);
+    assert_null(cache);
+}
+
 /* What the advice says does fit. */
 static void test_device_limit(void **state)
 {
@@ -312,6 +337,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_resident),   cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_absurd),
         cmocka_unit_test(test_device_limit),   cmocka_unit_test(test_ring_gives_way), cmocka_unit_test(test_host_limit),
         cmocka_unit_test(test_ring_too_small), cmocka_unit_test(test_absurd_capacity),
         cmocka_unit_test(test_free_zone),      cmocka_unit_test(test_arguments),

@@ -310,6 +310,44 @@ static void test_end_fails(void **state)
     assert_true(failures > 20);
 }
 
+/* start fails in the middle; then the first attend, on another stream, starts
+ * the step: that stream has its own edge to the step's tables. */
+static void test_start_fails(void **state)
+{
+    (void)state;
+    static const rkvi_device_call calls[] = {RKVI_CALL_STREAM_WAIT, RKVI_CALL_EVENT_RECORD};
+    uint32_t failures = 0;
+    for (uint32_t k = 0; k < 2; k++) {
+        fx w;
+        void *streams[2];
+        const fx_model m = model(FX_CHECK, seed + k);
+        fx_open(&w, &m);
+        for (uint32_t i = 0; i < 2; i++)
+            fx_ok(rkv_host_stream_create(w.cache, &streams[i]), "stream");
+        fx_append(&w, 0, 48, RKV_REGIME_PREFILL, 100);
+        bool fails = true;
+        for (uint32_t nth = 1; fails; nth++) {
+            const fx_entry e = {.rows = 1, .tag = 200 + nth};
+            fx_ok(fx_begin(&w, &e, 1), "begin");
+            rkvi_device_fail_call(w.core, calls[k], nth, RKV_E_DEVICE_CALL);
+            fails = rkv_step_start(w.cache, streams[0]) != RKV_OK;
+            rkvi_device_fail_call(w.core, calls[k], 0, RKV_OK);
+            failures += fails;
+            w.stream = streams[1];
+            for (uint32_t s = 0; s < m.n_sites; s++)
+                fx_ok(fx_attend(&w, s), "attend");
+            fx_ok(fx_end(&w, NULL, 0), "end");
+            fx_ok(fx_sync(&w), "sync");
+            w.stream = NULL;
+        }
+        fx_compare_fresh(&w, 0, 8);
+        for (uint32_t i = 0; i < 2; i++)
+            fx_ok(rkv_host_stream_destroy(w.cache, streams[i]), "stream");
+        fx_close(&w);
+    }
+    assert_true(failures >= 3);
+}
+
 /* Enqueued work faults: every later call says so, and destroy works. */
 static void test_fault_poisons(void **state)
 {
@@ -431,11 +469,16 @@ static void test_capacity(void **state)
     const rkv_batch_entry two[2] = {{.struct_size = sizeof *two, .n_rows = 16, .n_new_cells = 16},
                                     {.struct_size = sizeof *two, .sequence = 1, .n_rows = 20, .n_new_cells = 20}};
     const rkv_batch batch = {.struct_size = sizeof batch, .n_entries = 2, .entries = two};
+    const uint64_t tail = fx_layer(&w, 0).tail_tiles; /* more are due at the next begin that works */
     for (int i = 0; i < 3; i++) {
         assert_int_equal(rkv_cache_check(w.cache, &batch, 1), RKV_E_CAPACITY);
         assert_int_equal(fx_begin(&w, e, 2), RKV_E_CAPACITY);
         assert_true(strlen(rkv_error_message()) > 10);
+        assert_int_equal(fx_layer(&w, 0).tail_tiles, tail);
     }
+    const fx_entry query = {.rows = 1, .is_query = true, .tag = 7000};
+    fx_step(&w, &query, 1);
+    assert_true(fx_layer(&w, 0).tail_tiles > tail);
     fx_compare_fresh(&w, 0, 2);
     fx_compare_fresh(&w, 1, 2);
     fx_clear(&w, 1);
@@ -443,6 +486,37 @@ static void test_capacity(void **state)
     fx_step(&w, e, 2);
     fx_compare_fresh(&w, 0, 2);
     fx_compare_fresh(&w, 1, 2);
+    fx_close(&w);
+}
+
+/* Positions with gaps: check counts the separate runs too, over all batches. */
+static void test_segments(void **state)
+{
+    (void)state;
+    fx w;
+    enum { ROWS = 1000, BATCHES = 5 };
+    static int64_t positions[BATCHES][ROWS];
+    rkv_batch_entry e[BATCHES];
+    rkv_batch b[BATCHES];
+    fx_model m = fx_model_make(16, 8, 16 * 320);
+    fx_open(&w, &m);
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        for (uint32_t r = 0; r < ROWS; r++)
+            positions[i][r] = 2 * (int64_t)(i * ROWS + r);
+        e[i] = (rkv_batch_entry){.struct_size = sizeof *e, .n_rows = ROWS, .n_new_cells = ROWS,
+                                 .positions = positions[i]};
+        b[i] = (rkv_batch){.struct_size = sizeof *b, .n_entries = 1, .entries = &e[i]};
+    }
+    fx_ok(rkv_cache_check(w.cache, b, BATCHES - 1), "check");
+    assert_int_equal(rkv_cache_check(w.cache, b, BATCHES), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "separate runs"));
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        const fx_entry step = {.rows = ROWS, .tag = 1 + i * ROWS, .positions = positions[i]};
+        if (i < BATCHES - 1)
+            fx_step(&w, &step, 1);
+        else
+            assert_int_equal(fx_begin(&w, &step, 1), RKV_E_CAPACITY);
+    }
     fx_close(&w);
 }
 
@@ -454,7 +528,8 @@ int main(void)
         cmocka_unit_test(test_bring_back_fails),       cmocka_unit_test(test_end_fails),
         cmocka_unit_test(test_fault_poisons),          cmocka_unit_test(test_refused_registration),
         cmocka_unit_test(test_failures_of_the_bounce), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_capacity),               cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_start_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ static void assert_joined(const rkvi_copy_group *g)
     }
     assert_int_equal(at, g->rows * g->width_bytes);
     assert_int_equal(g->out_mark, out_mark);
-    assert_true(out_mark != RKVI_RING_MARK_PENDING);
+    assert_true(out_mark != RKVI_MARK_PENDING);
     assert_int_equal(g->dep, dep);
     assert_true(dep <= w.launched);
 }
@@ -236,10 +236,10 @@ static void mark_pending(bool on)
 {
     for (uint32_t l = 0; l < w.n_layers; l++)
         for (uint32_t t = 0; t < w.n_tiles; t++)
-            if (w.layers[l].out_mark[t] == RKVI_RING_MARK_PENDING)
+            if (w.layers[l].out_mark[t] == RKVI_MARK_PENDING)
                 w.layers[l].out_mark[t] = below(20);
             else if (on && !w.layers[l].in_tail[t] && one_in(2)) {
-                w.layers[l].out_mark[t] = RKVI_RING_MARK_PENDING;
+                w.layers[l].out_mark[t] = RKVI_MARK_PENDING;
                 w.layers[l].in_tail[t] = true; /* enters by the next step */
             }
 }
@@ -465,7 +465,7 @@ static void test_pending(void **state)
     make_simple(4, 100, 20);
     const uint64_t last = plan();
     pump(0);
-    w.layers[0].out_mark[1] = RKVI_RING_MARK_PENDING;
+    w.layers[0].out_mark[1] = RKVI_MARK_PENDING;
     predict(last);
     assert_false(rkvi_ring_next_group(&w.ring, 0, 0, &g));
     w.layers[0].out_mark[1] = 3;
@@ -512,10 +512,19 @@ static void test_empty(void **state)
     assert_int_equal(rkvi_ring_launch_bytes(&(rkvi_ring){.bytes = 20}, 10), 10);
 }
 
+static void test_absurd_size(void **state)
+{
+    (void)state;
+    rkvi_ring r;
+    assert_int_equal(rkvi_ring_init(&r, (uint64_t)1 << 50, 4096, 4096, 16), RKV_E_OVERFLOW);
+    rkvi_ring_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_absurd_size),
         cmocka_unit_test(test_predict_cut),
         cmocka_unit_test(test_predict_again),
         cmocka_unit_test(test_missing_in_front),

@@ -2,7 +2,7 @@
  *
  * Whole steps, counted: what crosses the link in steady decode, the lag of
  * demotion, freed window room filled by promotion, several compute streams,
- * hints, and no byte of one sequence left where another's cells are.
+ * hints, a begin beside a long step, and no byte of one sequence left where another's cells are.
  */
 #include "step_fixture.h"
 
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -437,6 +438,104 @@ static void test_secret_is_gone(void **state)
     }
 }
 
+/* --------------------------------------------------- bring-back, then abort */
+
+/* A roll-back into the tail, a step that brings the tile back and is aborted
+ * with the copy in flight, then a step that only reads it: all in order. */
+static void test_bring_back_aborted(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        fx w;
+        fx_model m = fx_model_make(16, 64, 256);
+        m.params.n_sequences = 2;
+        m.params.draft_rows = RKV_DRAFT_NONE;
+        m.executor = i < 3 ? FX_CHECK : (fx_executor)(i % 2);
+        m.seed = seed + i;
+        m.delay_ns = 300000;
+        fx_open(&w, &m);
+        fx_append(&w, 0, 16, RKV_REGIME_DECODE, 1);
+        fx_truncate(&w, 0, 8);
+        for (uint32_t k = 0; k < 3; k++)
+            fx_append(&w, 1, 1, RKV_REGIME_DECODE, 100 + k);
+        assert_int_equal(fx_layer(&w, 0).tail_tiles, 1);
+        const fx_entry e = {.seq = 0, .rows = 1, .tag = 50};
+        fx_ok(fx_begin(&w, &e, 1), "begin");
+        assert_true(fx_stats(&w).brought_back_bytes > 0);
+        assert_int_equal(fx_layer(&w, 0).tail_tiles, 0);
+        fx_ok(fx_abort(&w), "abort");
+        assert_int_equal(fx_layer(&w, 0).tail_tiles, 1);
+        fx_compare_fresh(&w, 0, 4);
+        fx_append(&w, 0, 3, RKV_REGIME_DECODE, 60);
+        fx_compare_fresh(&w, 0, 4);
+        fx_close(&w);
+    }
+}
+
+/* ------------------------------------------- begin beside a very long step */
+
+/* Holds a stream until it is opened; gives up after seconds, so that a begin
+ * that waits for it fails the test instead of hanging. */
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool open;
+} gate;
+
+static void pass_gate(void *arg)
+{
+    gate *g = arg;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    pthread_mutex_lock(&g->lock);
+    while (!g->open && pthread_cond_timedwait(&g->changed, &g->lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void open_gate(gate *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->open = true;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* A step with more launches than the compute timeline has events runs; the
+ * next begin waits for the step before it alone, which has ended. */
+static void test_begin_beside_long_step(void **state)
+{
+    (void)state;
+    fx w;
+    gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    fx_model m = fx_model_make(16, 8, 16 * 240);
+    while (m.n_sites < FX_SITES)
+        fx_add_site(&m, 0, 1);
+    m.params.ring_bytes = 16 * 8 * 2 * 2; /* a tile-layer: a launch for each */
+    fx_open(&w, &m);
+    fx_append(&w, 0, 16 * 225, RKV_REGIME_PREFILL, 1);
+    for (uint32_t i = 0; i < 3; i++)
+        fx_append(&w, 0, 1, RKV_REGIME_DECODE, 5000 + i);
+    const fx_entry e[2] = {{.rows = 1, .tag = 6000}, {.rows = 1, .tag = 6001}};
+    const uint64_t marks = w.cache->compute.last, waits = fx_stats(&w).host_waits;
+    fx_ok(rkv_host_stream_call(w.cache, w.stream, pass_gate, &g), "gate");
+    fx_ok(fx_begin(&w, &e[0], 1), "begin");
+    for (uint32_t s = 0; s < m.n_sites; s++)
+        fx_ok(fx_attend(&w, s), "attend");
+    fx_ok(fx_end(&w, NULL, 0), "end");
+    assert_true(w.cache->compute.last - marks > w.cache->compute.n_events);
+    fx_ok(fx_begin(&w, &e[1], 1), "begin");
+    assert_int_equal(fx_stats(&w).host_waits, waits);
+    open_gate(&g);
+    for (uint32_t s = 0; s < m.n_sites; s++)
+        fx_ok(fx_attend(&w, s), "attend");
+    fx_ok(fx_end(&w, NULL, 0), "end");
+    fx_ok(fx_sync(&w), "sync");
+    fx_compare_fresh(&w, 0, 4);
+    fx_close(&w);
+}
+
 int main(void)
 {
     seed = fx_seed();
@@ -444,7 +543,8 @@ int main(void)
         cmocka_unit_test(test_steady_decode),         cmocka_unit_test(test_lag_covers_drafts),
         cmocka_unit_test(test_lag_is_a_count),        cmocka_unit_test(test_promotion_after_clear),
         cmocka_unit_test(test_rollback_into_promoted), cmocka_unit_test(test_streams_and_hints),
-        cmocka_unit_test(test_secret_is_gone),
+        cmocka_unit_test(test_secret_is_gone),        cmocka_unit_test(test_bring_back_aborted),
+        cmocka_unit_test(test_begin_beside_long_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,6 +155,23 @@ test_clang() {
     run_tests build/clang --suite quick
 }
 
+# The CUDA code: compiled for one architecture, a kernel of each kind; with --full all of them. GPU tests
+# run where there is a GPU, else they show as skipped.
+test_cuda() {
+    if ! command -v nvcc >/dev/null 2>&1 && ! [ -x /usr/local/cuda/bin/nvcc ]; then
+        note skipped build/cuda "no nvcc here"
+        return 0
+    fi
+    archs=90 variants=f16_f16_d64,f16_f16_d128,bf16_bf16_d256,fp8_fp8_d80,q8_0_q4_0_d192_128,f16_q8_0_d512
+    if [ -n "$full" ]; then
+        archs=80,86,89,90,100,120 variants=
+    fi
+    configure_and_build build/cuda --buildtype=debugoptimized --werror -Dcuda=enabled \
+        -Dgpu_archs="$archs" -Dgpu_variants="$variants" -Dopenblas=disabled || return 0
+    run_tests build/cuda --suite gpu
+    check cuda_symbols tools/check_symbols.sh build/cuda
+}
+
 # Tests of the example engine read a real model; without one they skip.
 say model
 if ROLLKV_MODEL=$(tools/fetch_model.sh); then
@@ -169,6 +186,7 @@ test_plain
 test_asan
 test_tsan
 test_clang
+test_cuda
 
 say "done"
 cat $summary

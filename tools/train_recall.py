@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Trains a small llama model that can do one thing: recall, over up to 16,384 positions.
 
-Its texts are lowercase filler with records in between, three capitals and two digits:
+Its texts are lowercase filler with records in between, two capitals and two digits:
 
-    ...qv wcabl XKD42 tmo rr QPA07 ujc...
+    ...qv wcabl XK42 tmo rr QP07 ujc...
 
-Wherever three capitals come again, the same two digits follow, however far back the first time was.
+Wherever two capitals come again, the same two digits follow, however far back the first time was.
 So the needle test (gates/needle.py) can ask for a fact at any depth of a long context, and fails when
 the cache loses or garbles it. A token is a byte. The GGUF file holds f16 weights, and a tokenizer with
 one merge, of two zero bytes, since readers want some.
@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-KEY, VALUE = 3, 2
+KEY, VALUE = 2, 2
 RECORD = KEY + VALUE
 N_KEYS = 26**KEY
 BYTES = 256
@@ -87,6 +87,7 @@ def pick_records(rows, slots, device):
     used = torch.rand(rows, slots, device=device) < density
     count = used.sum(1, keepdim=True)
     own = 2 + (count * (0.2 + 0.6 * torch.rand(rows, 1, device=device))).long()
+    own = own.clamp(max=min(slots, N_KEYS))
     which = (torch.rand(rows, slots, device=device) * own).long()
     asks = min(QUERIES, slots // 4)
     used[:, -asks:] = True

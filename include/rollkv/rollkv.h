@@ -52,7 +52,12 @@
  *    on the host executor.  NULL is the legacy default stream, or the cache's
  *    own default stream on the host executor.
  *  - A call that fails changes nothing, and rkv_error_message() says on the
- *    calling thread what was wrong, with values and limits.
+ *    calling thread what was wrong, with values and limits.  (Tiles whose time
+ *    has come may enter the tail in a begin that fails for memory or a device
+ *    call: that changes where they are read from, and no result.)
+ *  - Where a device call fails within begin, attend or end, that call may block
+ *    until the library's own streams have run dry, so that what it had queued
+ *    there is known to be over.
  *  - After a device fault every call but rkv_cache_destroy gives
  *    RKV_E_POISONED, with the first fault in the message.
  *
@@ -214,7 +219,9 @@ typedef struct rkv_cache_params {
     const rkv_kv_layer_params *kv_layers;
     const rkv_site_params *sites;        /* in the order of a step */
     uint32_t n_kv_layers, n_sites;
-    uint64_t capacity_cells;             /* over all sequences; must be given */
+    uint64_t capacity_cells;             /* over all sequences; must be given.  Kept as whole tiles, and
+                                          * n_sequences - 1 tiles more, as each sequence's last tile may
+                                          * be partly filled; one sequence may use all of them */
     uint32_t n_sequences;                /* 0: 1 */
     uint32_t max_rows;                   /* most rows of a step, over its batch; 0: 512 */
     uint32_t tile_cells;                 /* T: a power of two from 16 to 4096; 0: 256 */
@@ -226,7 +233,8 @@ typedef struct rkv_cache_params {
     uint64_t ring_bytes;                 /* 0: from the hints and the memory granted */
     uint64_t copy_bytes;                 /* most bytes joined into one copy, at least one tile-layer; 0: 16 MiB,
                                           * or what a slow link or the ring allows */
-    uint64_t device_limit_bytes;         /* everything on the device; 0: nine tenths of what is free */
+    uint64_t device_limit_bytes;         /* everything on the device, at most what is free (an engine's
+                                          * device_allocator: at most what it gives); 0: nine tenths of that */
     uint64_t host_limit_bytes;           /* the tail; 0: nine tenths of the machine's memory */
     uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
     uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the executor's */
@@ -252,7 +260,7 @@ typedef struct rkv_estimate {
     uint64_t device_transit_bytes;    /* tiles that pass through a prefill step */
     uint64_t device_workspace_bytes;  /* partials and step tables */
     uint64_t device_bytes;            /* the sum */
-    uint64_t device_limit_bytes;      /* what it was held against */
+    uint64_t device_limit_bytes;      /* what it was held against: the limit, or what is free if less */
     uint64_t host_tail_bytes;         /* at full capacity */
     uint64_t host_mirror_bytes;
     uint64_t host_limit_bytes;
@@ -264,6 +272,8 @@ typedef struct rkv_estimate {
     uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: no hints */
     char advice[256];
 } rkv_estimate;
+/* Errors: RKV_E_ARGUMENT, RKV_E_UNSUPPORTED, RKV_E_OVERFLOW (the parameters),
+ * RKV_E_NO_DEVICE, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_cache_estimate(const rkv_cache_params *params, rkv_estimate *out_estimate);
 
 /* -------------------------------------------------------------------- cache */
@@ -295,7 +305,8 @@ typedef struct rkv_cache_info {
     uint32_t n_kv_layers, n_sites, n_sequences, max_rows;
     uint32_t tile_cells, draft_rows, steps_ahead, mode, flags;
     int32_t numa_node;             /* that the tail is bound to; -1: not bound */
-    uint64_t capacity_cells, capacity_tiles;
+    uint64_t capacity_cells;       /* as given */
+    uint64_t capacity_tiles;       /* ceil(capacity_cells / tile_cells) + n_sequences - 1 */
     uint64_t ring_bytes, copy_bytes;
     uint64_t device_limit_bytes, host_limit_bytes;
     uint64_t device_bytes;         /* allocated */
@@ -356,9 +367,11 @@ typedef struct rkv_cache_stats {
     uint64_t launches;                /* kernels enqueued */
     uint64_t extra_launches;          /* those beyond one attend and one merge per site */
     uint64_t waits;                   /* waits of streams for events, enqueued */
-    uint64_t host_waits;              /* times that begin had to block */
+    uint64_t host_waits;              /* times that begin blocked: the step that last used its tables was
+                                       * still running, or a host slab was not ready (either counts) */
     uint64_t run_ahead_bytes;         /* most bytes that the ring was ahead of its readers */
-    uint64_t predicted_right, predicted_wrong; /* tile-layers of the next step, guessed */
+    uint64_t predicted_right;         /* tile-layers copied ahead of a begin whose list had them */
+    uint64_t predicted_wrong;         /* and those whose list had not: they cost a copy */
     uint64_t discarded_bytes;         /* copied in and not used */
     uint64_t own_entries;             /* list entries that sequences could not share */
     uint64_t pinned_bytes, unpinned_bytes; /* host memory of the tail */
@@ -378,6 +391,8 @@ typedef struct rkv_sequence_state {
     uint64_t n_cells;
     int64_t pos_begin, pos_end; /* [first position, last position + 1); 0, 0 when empty */
 } rkv_sequence_state;
+/* With a step open, that step's cells count (abort takes them back).
+ * Errors: RKV_E_SEQUENCE, RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_sequence_info(const rkv_cache *cache, uint32_t sequence,
                                      rkv_sequence_state *out_state);
 
@@ -430,19 +445,25 @@ typedef struct rkv_batch {
 #define RKV_BATCH_INIT {.struct_size = sizeof(rkv_batch)}
 
 /* Would these begins succeed, one after another?  Changes nothing.  RKV_OK, or
- * the error that the first failing begin would give, with what is lacking. */
+ * the error that the first failing begin would give, with what is lacking:
+ * RKV_E_CAPACITY (it counts tiles, and runs of positions that follow by one),
+ * RKV_E_BATCH, RKV_E_SEQUENCE, RKV_E_UNSUPPORTED, RKV_E_ARGUMENT.  Memory of
+ * the host and device calls are not tried.
+ * Errors besides: RKV_E_STATE (a step is open), RKV_E_HOST_MEMORY. */
 RKV_API rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uint32_t n_batches);
 
 /* Plans the step, reserves all that it needs, and starts its copies.  Takes no
  * stream; blocks only when steps_ahead steps are still running, or host memory
  * is being added.  Fails whole.
- * Errors: RKV_E_STATE (a step is open), RKV_E_BATCH, RKV_E_SEQUENCE,
- * RKV_E_CAPACITY, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL,
- * RKV_E_UNSUPPORTED, RKV_E_POISONED. */
+ * Errors: RKV_E_STATE (a step is open), RKV_E_ARGUMENT (batch is NULL),
+ * RKV_E_BATCH, RKV_E_SEQUENCE, RKV_E_CAPACITY, RKV_E_DEVICE_LIMIT,
+ * RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL, RKV_E_UNSUPPORTED,
+ * RKV_E_POISONED. */
 RKV_API rkv_status rkv_step_begin(rkv_cache *cache, const rkv_batch *batch);
 
 /* Orders the step's tables before what follows on `stream`.  Queued.  Optional:
- * the first attend does it.  Errors: RKV_E_STATE, RKV_E_DEVICE_CALL. */
+ * the first attend does it, also after a start that failed.  Errors:
+ * RKV_E_STATE, RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY (host executor). */
 RKV_API rkv_status rkv_step_start(rkv_cache *cache, void *stream);
 
 /* Element (row, head, i) at data + row * row_stride + head * head_stride + i;
@@ -473,14 +494,16 @@ typedef struct rkv_attend_params {
  * Queued on `stream`: reads of q, k, v and writes of out, lse are ordered on
  * it.  Sites come in the order of sites[], each once.  A row that sees nothing
  * gives zeros and the sink's lse, or -inf.
- * Errors: RKV_E_STATE (order), RKV_E_ARGUMENT (tensors), RKV_E_DEVICE_CALL:
- * then the step can only be aborted. */
+ * Errors: RKV_E_STATE (order), RKV_E_ARGUMENT (tensors): the step goes on.
+ * RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY (host executor, with more in flight than
+ * ever before): the step can only be aborted. */
 RKV_API rkv_status rkv_step_attend(rkv_cache *cache, const rkv_attend_params *params, void *stream);
 
 /* Ends the step; its cells now belong to the sequences.  `next` is an optional
  * hint of the next batch, for prediction (NULL: the same sequences again).
  * Queued.  Errors: RKV_E_STATE (sites are missing), RKV_E_BATCH,
- * RKV_E_SEQUENCE (`next`): the step stays open; RKV_E_DEVICE_CALL. */
+ * RKV_E_SEQUENCE, RKV_E_ARGUMENT, RKV_E_UNSUPPORTED (`next`): the step stays
+ * open.  RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY: it can only be aborted. */
 RKV_API rkv_status rkv_step_end(rkv_cache *cache, const rkv_batch *next, void *stream);
 
 /* Takes back what the step appended.  Work already queued runs on, harmlessly.

@@ -390,7 +390,8 @@ static __device__ __forceinline__ uint32_t rkvk_depth(uint64_t leaf0, uint64_t l
 
 /* Block = item * KV heads + head. */
 template <typename S>
-static __global__ void __launch_bounds__(RKVK_THREADS, 3) rkvk_decode(const rkvk_decode_args d, const uint64_t n_blocks)
+static __global__ void __launch_bounds__(RKVK_THREADS, S::BLOCKS)
+    rkvk_decode(const rkvk_decode_args d, const uint64_t n_blocks)
 {
     extern __shared__ __align__(16) uint8_t raw[];
     rkvk_decode_smem<S> &sm = *reinterpret_cast<rkvk_decode_smem<S> *>(raw);
@@ -424,11 +425,11 @@ static __global__ void __launch_bounds__(RKVK_THREADS, 3) rkvk_decode(const rkvk
 
 /* The most blocks a multiprocessor that still keep 48 KB on their way; else what
  * keeps the most. */
-static inline rkvk_decode_room rkvk_divide(int sm_bytes, int block_bytes, int fixed, int stage)
+static inline rkvk_decode_room rkvk_divide(int sm_bytes, int block_bytes, int fixed, int stage, int blocks)
 {
     rkvk_decode_room best = {0, 0, 0};
     int most = 0;
-    for (int blocks = 3; blocks >= 1 && most < 48 * 1024; blocks--) {
+    for (; blocks >= 1 && most < 48 * 1024; blocks--) {
         const int room = rkvk_min(block_bytes, sm_bytes / blocks - 1024) - fixed;
         const int stages = rkvk_min((int)RKVK_STAGES_MAX, (room - RKVK_STACK_MIN) / stage);
         if (stages < 2 || room < 0 || blocks * (stages - 1) * stage <= most)
@@ -454,7 +455,8 @@ static int rkvk_decode_prepare(rkvk_decode_room *rooms)
         e = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e != cudaSuccess)
         return (int)e;
-    const rkvk_decode_room room = rkvk_divide(sm_bytes, block_bytes, (int)sizeof(rkvk_decode_smem<S>), S::STAGE);
+    const rkvk_decode_room room =
+        rkvk_divide(sm_bytes, block_bytes, (int)sizeof(rkvk_decode_smem<S>), S::STAGE, S::BLOCKS);
     if (device >= RKVK_DEVICES || room.bytes == 0)
         return (int)cudaErrorInvalidConfiguration;
     const int status = rkvk_load((const void *)rkvk_decode<S>, room.bytes);

@@ -29,6 +29,7 @@ struct rkvk_decode_shape {
     static constexpr int K_SCALE_AT = V_AT + BC * V_PITCH;
     static constexpr int V_SCALE_AT = K_SCALE_AT + BC * K_SCALE;
     static constexpr int STAGE = V_SCALE_AT + BC * V_SCALE;
+    static constexpr int BLOCKS = STAGE > 24 * 1024 ? 2 : 3; /* of a multiprocessor: registers suffice */
 
     static_assert(DK % 16 == 0 && DV % 16 == 0 && STEPS % PARTS == 0, "head dims");
     static_assert(!rkvk_has_scales(TK) || (DK % 32 == 0 && PART_STEPS % 2 == 0), "blocks of 32");

@@ -146,66 +146,74 @@ rkv_status rkv_cache_clear(rkv_cache *cache)
 
 /* ------------------------------------------------------------------- answers */
 
+/* Each answer: enter, fill a whole struct, leave with as much of it as the
+ * caller knows. */
+static rkv_status enter_asked(const rkv_cache *cache, const rkvi_copy_spec *spec, const void *out, const char *call)
+{
+    rkv_status s = rkvi_copy_out_check(spec, out);
+    if (s == RKV_OK)
+        s = rkvi_api_enter(cache);
+    return s == RKV_OK ? RKV_OK : rkvi_api_told(call, s);
+}
+
+static rkv_status leave_answered(const rkv_cache *cache, const rkvi_copy_spec *spec, const void *answer, void *out,
+                                 const char *call)
+{
+    rkvi_copy_out(spec, answer, out);
+    return rkvi_api_leave(cache, call, RKV_OK);
+}
+
 rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info)
 {
     rkv_cache_info info = {.struct_size = sizeof info};
-    rkv_status s = rkvi_copy_out_check(&info_spec, out_info);
-    if (s == RKV_OK)
-        s = rkvi_api_enter(cache);
+    const rkv_status s = enter_asked(cache, &info_spec, out_info, __func__);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
+        return s;
     rkvi_handle_info(cache, &info);
-    rkvi_copy_out(&info_spec, &info, out_info);
-    return rkvi_api_leave(cache, __func__, RKV_OK);
+    return leave_answered(cache, &info_spec, &info, out_info, __func__);
+}
+
+static rkv_status need_index(uint32_t index, uint32_t n, const char *name, const char *things)
+{
+    if (index < n)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_ARGUMENT, "%s is %u, but there are %u %s", name, index, n, things);
 }
 
 rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer, rkv_kv_layer_info *out_info)
 {
     rkv_kv_layer_info info = {.struct_size = sizeof info};
-    rkv_status s = rkvi_copy_out_check(&layer_spec, out_info);
-    if (s == RKV_OK)
-        s = rkvi_api_enter(cache);
+    rkv_status s = enter_asked(cache, &layer_spec, out_info, __func__);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
-    const uint32_t n = rkvi_handle_config(cache)->n_layers;
-    if (kv_layer >= n) {
-        s = rkvi_fail(RKV_E_ARGUMENT, "kv_layer is %u, but there are %u KV layers", kv_layer, n);
+        return s;
+    s = need_index(kv_layer, rkvi_handle_config(cache)->n_layers, "kv_layer", "KV layers");
+    if (s != RKV_OK)
         return rkvi_api_leave(cache, __func__, s);
-    }
     rkvi_handle_layer_info(cache, kv_layer, &info);
-    rkvi_copy_out(&layer_spec, &info, out_info);
-    return rkvi_api_leave(cache, __func__, RKV_OK);
+    return leave_answered(cache, &layer_spec, &info, out_info, __func__);
 }
 
 rkv_status rkv_site_info_get(const rkv_cache *cache, uint32_t site, rkv_site_info *out_info)
 {
     rkv_site_info info = {.struct_size = sizeof info};
-    rkv_status s = rkvi_copy_out_check(&site_spec, out_info);
-    if (s == RKV_OK)
-        s = rkvi_api_enter(cache);
+    rkv_status s = enter_asked(cache, &site_spec, out_info, __func__);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
-    const uint32_t n = rkvi_handle_config(cache)->n_sites;
-    if (site >= n) {
-        s = rkvi_fail(RKV_E_ARGUMENT, "site is %u, but there are %u sites", site, n);
+        return s;
+    s = need_index(site, rkvi_handle_config(cache)->n_sites, "site", "sites");
+    if (s != RKV_OK)
         return rkvi_api_leave(cache, __func__, s);
-    }
     rkvi_handle_site_info(cache, site, &info);
-    rkvi_copy_out(&site_spec, &info, out_info);
-    return rkvi_api_leave(cache, __func__, RKV_OK);
+    return leave_answered(cache, &site_spec, &info, out_info, __func__);
 }
 
 rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats)
 {
     rkv_cache_stats stats = {.struct_size = sizeof stats};
-    rkv_status s = rkvi_copy_out_check(&stats_spec, out_stats);
-    if (s == RKV_OK)
-        s = rkvi_api_enter(cache);
+    const rkv_status s = enter_asked(cache, &stats_spec, out_stats, __func__);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
+        return s;
     rkvi_handle_stats(cache, &stats);
-    rkvi_copy_out(&stats_spec, &stats, out_stats);
-    return rkvi_api_leave(cache, __func__, RKV_OK);
+    return leave_answered(cache, &stats_spec, &stats, out_stats, __func__);
 }
 
 /* ----------------------------------------------------------------- sequences */
@@ -213,17 +221,14 @@ rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stat
 rkv_status rkv_sequence_info(const rkv_cache *cache, uint32_t sequence, rkv_sequence_state *out_state)
 {
     rkv_sequence_state state = {.struct_size = sizeof state};
-    rkv_status s = rkvi_copy_out_check(&state_spec, out_state);
-    if (s == RKV_OK)
-        s = rkvi_api_enter(cache);
+    rkv_status s = enter_asked(cache, &state_spec, out_state, __func__);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
+        return s;
     s = need_sequence(cache, sequence);
-    if (s == RKV_OK) {
-        rkvi_handle_sequence(cache, sequence, &state);
-        rkvi_copy_out(&state_spec, &state, out_state);
-    }
-    return rkvi_api_leave(cache, __func__, s);
+    if (s != RKV_OK)
+        return rkvi_api_leave(cache, __func__, s);
+    rkvi_handle_sequence(cache, sequence, &state);
+    return leave_answered(cache, &state_spec, &state, out_state, __func__);
 }
 
 rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence)

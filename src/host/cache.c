@@ -349,7 +349,7 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
         rkv_status s = take_host(c, layer, l, g->waited);
         if (s != RKV_OK)
             return s;
-        l->out_mark = RKVI_RING_MARK_PENDING;
+        l->out_mark = RKVI_MARK_PENDING;
     }
     rkv_status s = leaving_room(c, c->n_moves + 1);
     if (s == RKV_OK)
@@ -464,6 +464,7 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
 {
     *out_waited = false;
     c->n_moves = c->n_new_tiles = 0;
+    c->next_promote = UINT32_MAX;
     rkv_status s = reserve(c, batch);
     if (s != RKV_OK)
         return s;
@@ -497,6 +498,12 @@ static int by_serial(const void *a, const void *b)
     return x->serial < y->serial ? -1 : x->serial > y->serial;
 }
 
+static int by_item(const void *a, const void *b)
+{
+    const rkvi_move *x = a, *y = b;
+    return x->item < y->item ? -1 : x->item > y->item;
+}
+
 static rkv_status promote_item(rkvi_cache *c, const rkvi_ring_item *it, uint32_t index)
 {
     rkvi_move m = {.kind = RKVI_MOVE_PROMOTE, .tile = it->tile, .layer = it->layer, .item = index};
@@ -519,6 +526,7 @@ rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32
     rkv_status s = RKV_OK;
     uint32_t n_found = 0;
     const rkvi_ring_item **found = NULL;
+    c->next_promote = c->n_moves;
     for (uint32_t i = 0; i < n && s == RKV_OK; i++) {
         const rkvi_layer_config *lc = &c->cfg->layers[items[i].layer];
         if (items[i].site != lc->last_site || !window_has_room(c, items[i].layer))
@@ -534,6 +542,8 @@ rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32
     for (uint32_t i = 0; i < n_found && s == RKV_OK; i++)
         if (window_has_room(c, found[i]->layer) && !at(c, found[i]->tile, found[i]->layer)->promoting)
             s = promote_item(c, found[i], (uint32_t)(found[i] - items));
+    if (c->n_moves > c->next_promote)
+        qsort(c->moves + c->next_promote, c->n_moves - c->next_promote, sizeof *c->moves, by_item);
     free(found);
     return s;
 }
@@ -665,7 +675,7 @@ uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
     l->generation++;
     l->host_valid = false;
     if (leaves)
-        l->out_mark = RKVI_RING_MARK_PENDING;
+        l->out_mark = RKVI_MARK_PENDING;
     else
         give_host(c, layer, l);
     return mark;

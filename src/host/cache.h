@@ -80,6 +80,7 @@ typedef struct rkvi_cache {
     uint32_t *transit_of;    /* [layer] which, this step */
     rkvi_move *moves;
     uint32_t n_moves, moves_room;
+    uint32_t next_promote;   /* moves[] from here on: promotions to come, in order of launches */
     rkvi_leaving *leaving;
     uint32_t n_leaving, leaving_room;
     uint32_t *new_tiles;     /* of the open step, in order of entries */
@@ -103,7 +104,7 @@ void rkvi_cache_free(rkvi_cache *c);
  * RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY: nothing changed. */
 rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_waited);
 /* Tail tile-layers of the ring's list that take free window room, lowest
- * serial first; adds moves. */
+ * serial first; adds moves, in the list's order, from next_promote on. */
 rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32_t n);
 /* Takes back what begin did, but for moves that are done: their copies are in
  * flight, and good. */

@@ -43,6 +43,12 @@ rkv_status rkvi_config_open(rkvi_config *cfg, const rkv_cache_params *params,
     if (!cfg->link_bytes_per_s)
         cfg->link_bytes_per_s = machine->link_bytes_per_s;
     cfg->device_limit_bytes = limit_or_default(p.device_limit_bytes, machine->device_memory_bytes);
+    /* What an engine's allocator gives may be taken already, so not free now. */
+    const uint64_t memory_bytes = p.device_allocator.alloc ? 0 : machine->device_memory_bytes;
+    if (memory_bytes && cfg->device_limit_bytes > memory_bytes) {
+        cfg->asked_device_limit_bytes = cfg->device_limit_bytes;
+        cfg->device_limit_bytes = memory_bytes;
+    }
     cfg->host_limit_bytes = limit_or_default(p.host_limit_bytes, machine->host_memory_bytes);
     *out_wish = rkvi_config_wish(cfg, &p, machine);
     return RKV_OK;

@@ -39,7 +39,20 @@ typedef struct rkvi_site_config {
 #define RKVI_PREFILL_ROWS 64u       /* rows of a prefill work item */
 #define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over all sequences */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
-#define RKVI_PENDING_SLOTS 96u      /* pending partials a decode row */
+
+/* Partials that a decode row over so many leaves needs when its launches come
+ * in order of leaves, besides whole runs.  With b = bits of the number:
+ *   b   are pending between launches: one subtree per level,
+ *   2b  come from a launch: its two ends are cut into aligned runs,
+ *   b   are written by a merge while those that it reads are still there. */
+static inline uint32_t rkvi_bit_width(uint64_t n)
+{
+    return n ? 64u - (uint32_t)__builtin_clzll(n) : 0;
+}
+static inline uint64_t rkvi_pending_nodes(uint64_t n_leaves)
+{
+    return 4 * (uint64_t)rkvi_bit_width(n_leaves);
+}
 
 typedef struct rkvi_config {
     int32_t device;
@@ -70,6 +83,7 @@ typedef struct rkvi_config {
     uint64_t table_bytes;       /* of one step's device tables; steps_ahead of them */
     uint64_t device_bytes;      /* the sum */
     uint64_t device_limit_bytes, host_limit_bytes;
+    uint64_t asked_device_limit_bytes; /* above the device's memory, which then is the limit; else 0 */
     uint64_t host_tail_bytes;   /* at full capacity, whole extents */
 
     /* Most entries of each table (all sites together where it says so). */

@@ -164,11 +164,12 @@ rkv_status rkvi_config_would_fit(rkvi_config *cfg, const rkvi_wish *wish, rkvi_w
 static rkv_status advise_device(const rkvi_config *cfg, const rkvi_would_fit *would)
 {
     const uint64_t workspace = cfg->partial_bytes + cfg->steps_ahead * cfg->table_bytes;
+    const char *what = cfg->asked_device_limit_bytes ? "free device memory" : "device limit";
     return rkvi_fail(
         RKV_E_DEVICE_LIMIT,
-        "device limit %llu does not hold %llu bytes (window %llu, ring %llu, active %llu, transit "
+        "%s %llu does not hold %llu bytes (window %llu, ring %llu, active %llu, transit "
         "%llu, workspace %llu); fits: %llu resident cells a layer, or capacity %llu; least %llu bytes",
-        U(cfg->device_limit_bytes), U(cfg->device_bytes), U(cfg->window_bytes), U(cfg->ring_bytes),
+        what, U(cfg->device_limit_bytes), U(cfg->device_bytes), U(cfg->window_bytes), U(cfg->ring_bytes),
         U(cfg->active_bytes), U(cfg->transit_bytes), U(workspace), U(would->resident_cells),
         U(would->capacity_cells), U(would->device_bytes));
 }

@@ -15,6 +15,7 @@
 /* On a slower link smaller copies reach full speed, and what comes behind one,
  * a step's tables above all, waits no longer. */
 #define COPY_NS 320000u
+#define SLOTS_MAX (((uint64_t)1 << 30) - 2) /* rkvi_ring_init keeps two more */
 #define MIB ((uint64_t)1 << 20)
 #define NS_PER_S 1000000000u
 
@@ -124,6 +125,21 @@ static uint64_t choose_ring(const rkvi_config *cfg, uint64_t copy_bytes, uint64_
     return rkvi_align_up(ring, RKVI_PLACE_ALIGN);
 }
 
+/* Slots are numbered: at most 2^30 of the smallest tile-layer with a tail. */
+static rkv_status check_slots(const rkvi_config *cfg)
+{
+    uint64_t smallest = cfg->largest_tile_layer_bytes;
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        if (cfg->layers[i].has_tail && cfg->layers[i].geom.bytes < smallest)
+            smallest = cfg->layers[i].geom.bytes;
+    if (cfg->ring_bytes / smallest < SLOTS_MAX)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_OVERFLOW,
+                     "ring_bytes %llu hold %llu tile-layers of %llu bytes; at most 2^30 are numbered",
+                     (unsigned long long)cfg->ring_bytes, (unsigned long long)(cfg->ring_bytes / smallest),
+                     (unsigned long long)smallest);
+}
+
 rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)
 {
     const uint64_t largest = cfg->largest_tile_layer_bytes;
@@ -159,5 +175,5 @@ rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_
     if (copy > most)
         copy = most > largest ? most : largest;
     cfg->copy_bytes = copy;
-    return RKV_OK;
+    return check_slots(cfg);
 }

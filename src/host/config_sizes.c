@@ -13,7 +13,6 @@
 #define EXTENT_ALIGN 4096u /* of the arena */
 #define EXTENT_PLACES_MAX 64u
 #define DECODE_ROWS RKV_DECODE_ROWS_MAX
-#define ITEMS_PER_LAUNCH 48u /* decode items of one entry in one launch, besides parallel runs */
 
 typedef struct sum {
     bool exceeded;
@@ -145,18 +144,36 @@ static void size_transit(sum *x, rkvi_config *cfg)
 
 /* ------------------------------------------------- partials and step tables */
 
-/* Prefill rows hold one state each; decode rows hold their pending partials. */
+static void size_spans(sum *x, rkvi_config *cfg)
+{
+    uint32_t least_leaf = cfg->tile_cells;
+    for (uint32_t c = 0; c < cfg->n_leaf_classes; c++)
+        least_leaf = cfg->leaf_cells[c] < least_leaf ? cfg->leaf_cells[c] : least_leaf;
+    cfg->max_spans = add(x, mul(x, cfg->capacity_tiles, cfg->tile_cells / least_leaf),
+                         (uint64_t)RKVI_SEGMENTS_EXTRA);
+}
+
+static uint64_t decode_rows(sum *x, const rkvi_config *cfg)
+{
+    return smaller(cfg->max_rows, mul(x, DECODE_ROWS, cfg->n_sequences));
+}
+
+/* Prefill rows hold one state each; decode rows hold their pending partials.
+ * Sequences share the capacity's leaves: with R decode rows the sum over rows
+ * of bits(leaves of the row's sequence) is largest where R / 16 sequences share
+ * them alike, as logarithms are concave. */
 static void size_partials(sum *x, rkvi_config *cfg)
 {
-    const uint64_t decode_rows = smaller(cfg->max_rows, mul(x, DECODE_ROWS, cfg->n_sequences));
+    const uint64_t rows = decode_rows(x, cfg);
+    const uint64_t leaves = mul(x, DECODE_ROWS, cfg->max_spans) / rows;
+    const uint64_t pending = rkvi_pending_nodes(larger(leaves, 1)) + rkvi_pending_nodes(1);
     uint64_t slot_bytes = 0;
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         const rkvi_site_config *site = &cfg->sites[i];
         const uint64_t dv = cfg->layers[site->kv_layer].geom.dv;
         slot_bytes = larger(slot_bytes, (uint64_t)site->n_q_heads * (dv + 2) * sizeof(float));
     }
-    cfg->partial_slots =
-        add(x, cfg->max_rows + (uint64_t)RKVI_RUN_SLOTS, mul(x, decode_rows, RKVI_PENDING_SLOTS));
+    cfg->partial_slots = add(x, cfg->max_rows + (uint64_t)RKVI_RUN_SLOTS, mul(x, rows, pending));
     cfg->partial_bytes = rkvi_align_up(mul(x, cfg->partial_slots, slot_bytes), TABLE_ALIGN);
 }
 
@@ -173,21 +190,30 @@ static uint64_t max_launches(sum *x, const rkvi_config *cfg, const rkvi_layer_co
     return add(x, rkvi_div_up(cfg->capacity_tiles, larger(group / layer->geom.bytes, 1)), 2);
 }
 
-/* Rows don't count for decode: an item holds all rows of its entry. */
+/* Rows don't count for decode: an item holds all rows of its entry.
+ * A launch's tiles are those of neighbouring entries, so all entries together
+ * take part in launches + 2 * n_seq pairs of (launch, entry), and as many again
+ * as there are entries for what lies on the device. */
 static void size_site_tables(sum *x, rkvi_config *cfg)
 {
-    const uint64_t n_seq = cfg->n_sequences;
-    const uint64_t row_blocks = rkvi_div_up(cfg->max_rows, RKVI_PREFILL_ROWS) + n_seq;
+    const uint64_t n_seq = smaller(cfg->n_sequences, cfg->max_rows);
+    /* Blocks of one entry, and of all: an entry's last block may hold one row. */
+    const uint64_t entry_blocks = rkvi_div_up(cfg->max_rows, RKVI_PREFILL_ROWS);
+    const uint64_t row_blocks = n_seq + rkvi_div_up(cfg->max_rows - n_seq, RKVI_PREFILL_ROWS);
     uint64_t launches = 1;
     for (uint32_t i = 0; i < cfg->n_layers; i++)
         launches = larger(launches, max_launches(x, cfg, &cfg->layers[i]));
-    const uint64_t runs = add(x, 2 * RKVI_RUN_SLOTS, mul(x, launches, mul(x, n_seq, ITEMS_PER_LAUNCH)));
-    const uint64_t leaves = add(x, cfg->max_spans, launches); /* a launch's edge may cut a leaf's run */
-    const uint64_t decode_items = smaller(runs, leaves);
-    cfg->max_items_site = add(x, decode_items, mul(x, row_blocks, launches));
-    cfg->max_merges_site = add(x, mul(x, n_seq, launches + 1), row_blocks);
+    const uint64_t pairs = add(x, launches, 3 * n_seq);
+    /* Either all partials of an entry have room at once, or each of its
+     * launches cuts two ends into runs (rkvi_pending_nodes). */
+    const uint64_t runs = add(x, cfg->partial_slots, mul(x, pairs, 2 * (uint64_t)rkvi_bit_width(cfg->max_spans)));
+    const uint64_t decode_items = smaller(runs, cfg->max_spans); /* an item holds a leaf */
+    cfg->max_items_site = add(x, decode_items, add(x, mul(x, entry_blocks, launches), 3 * row_blocks));
+    /* A merge between launches makes one of two nodes or more, one per level. */
+    const uint64_t merges = smaller(decode_items, mul(x, pairs, rkvi_bit_width(cfg->max_spans)));
+    cfg->max_merges_site = add(x, merges, n_seq + row_blocks);
     /* A decode item's result is a node, and so is a merge's; a row block's state is one. */
-    cfg->max_nodes_site = add(x, add(x, decode_items, row_blocks), cfg->max_merges_site);
+    cfg->max_nodes_site = add(x, decode_items, add(x, merges, row_blocks));
 }
 
 static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
@@ -211,11 +237,6 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
 static void size_tables(sum *x, rkvi_config *cfg)
 {
     const uint64_t n_seq = cfg->n_sequences;
-    uint32_t least_leaf = cfg->tile_cells;
-    for (uint32_t c = 0; c < cfg->n_leaf_classes; c++)
-        least_leaf = cfg->leaf_cells[c] < least_leaf ? cfg->leaf_cells[c] : least_leaf;
-    cfg->max_spans = add(x, mul(x, cfg->capacity_tiles, cfg->tile_cells / least_leaf),
-                         (uint64_t)RKVI_SEGMENTS_EXTRA);
     size_site_tables(x, cfg);
 
     uint64_t step = add(x, table(x, cfg->max_rows, sizeof(rkvi_row)),
@@ -273,6 +294,7 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
         return s;
     size_host(&x, cfg);
     size_transit(&x, cfg);
+    size_spans(&x, cfg);
     size_partials(&x, cfg);
     size_tables(&x, cfg);
     size_sum(&x, cfg);

@@ -162,7 +162,7 @@ rkv_status rkvi_capture_add(rkvi_stream *s, rkvi_devop *op)
 
 static rkv_status add_sync(rkvi_stream *s, rkvi_devop_kind kind, uint64_t slot)
 {
-    rkvi_devop *op = rkvi_devop_new(kind, 0, 0);
+    rkvi_devop *op = rkvi_devop_new(s->core, kind, 0, 0);
     if (!op)
         return RKV_E_HOST_MEMORY;
     op->u.slot = slot;
@@ -379,18 +379,18 @@ static void free_ops(rkvi_devop **ops, size_t n)
 
 /* Room for a launch: the list's operations, a wait before and a record after
  * them; a mark per slot, and one for the end.  All or nothing. */
-static bool prepare(const rkvi_graph *graph, rkvi_devop ***out_ops, rkvi_mark ***out_marks)
+static bool prepare(rkvi_core *c, const rkvi_graph *graph, rkvi_devop ***out_ops, rkvi_mark ***out_marks)
 {
     const size_t n = graph->list.n, n_slots = graph->n_slots;
     rkvi_devop **ops = calloc(n + 2, sizeof *ops);
     rkvi_mark **marks = calloc(n_slots + 1, sizeof *marks);
     bool ok = ops && marks;
     for (size_t i = 0; ok && i < n; i++)
-        ok = (ops[i] = rkvi_devop_clone(graph->list.at[i].op)) != NULL;
+        ok = (ops[i] = rkvi_devop_clone(c, graph->list.at[i].op)) != NULL;
     for (size_t i = 0; ok && i <= n_slots; i++)
-        ok = (marks[i] = rkvi_mark_new()) != NULL;
-    ok = ok && (ops[n] = rkvi_devop_new(RKVI_DEVOP_WAIT, 0, 0)) != NULL &&
-         (ops[n + 1] = rkvi_devop_new(RKVI_DEVOP_RECORD, 0, 0)) != NULL;
+        ok = (marks[i] = rkvi_mark_new(c)) != NULL;
+    ok = ok && (ops[n] = rkvi_devop_new(c, RKVI_DEVOP_WAIT, 0, 0)) != NULL &&
+         (ops[n + 1] = rkvi_devop_new(c, RKVI_DEVOP_RECORD, 0, 0)) != NULL;
     if (!ok) {
         free_ops(ops, n + 2);
         free_marks(marks, n_slots + 1);
@@ -436,7 +436,7 @@ rkv_status rkvi_core_graph_launch(rkvi_device *d, rkvi_graph *graph, void *strea
         st = RKV_E_ARGUMENT;
     else if (s->capture)
         st = rkvi_capture_kill(s->capture, "a graph was launched within it");
-    else if (!prepare(graph, &ops, &marks))
+    else if (!prepare(c, graph, &ops, &marks))
         st = RKV_E_HOST_MEMORY;
     else
         push_graph(graph, s, ops, marks);

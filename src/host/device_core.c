@@ -292,8 +292,8 @@ static rkv_status core_event_destroy(rkvi_device *d, rkvi_event *event)
 
 static rkv_status record_now(rkvi_event *event, rkvi_stream *s)
 {
-    rkvi_mark *mark = rkvi_mark_new();
-    rkvi_devop *op = mark ? rkvi_devop_new(RKVI_DEVOP_RECORD, 0, 0) : NULL;
+    rkvi_mark *mark = rkvi_mark_new(s->core);
+    rkvi_devop *op = mark ? rkvi_devop_new(s->core, RKVI_DEVOP_RECORD, 0, 0) : NULL;
     if (!op) {
         rkvi_mark_unref(mark);
         return RKV_E_HOST_MEMORY;
@@ -324,7 +324,7 @@ static rkv_status wait_now(rkvi_stream *s, rkvi_event *event)
 {
     if (!event->latest)
         return RKV_OK;
-    rkvi_devop *op = rkvi_devop_new(RKVI_DEVOP_WAIT, 0, 0);
+    rkvi_devop *op = rkvi_devop_new(s->core, RKVI_DEVOP_WAIT, 0, 0);
     if (!op)
         return RKV_E_HOST_MEMORY;
     op->u.mark = rkvi_mark_ref(event->latest);
@@ -412,6 +412,7 @@ static void core_destroy(rkvi_device *d)
     while (c->streams)
         rkvi_core_stream_free(c->streams);
     rkvi_core_memory_drop(c);
+    rkvi_core_drop_kept(c);
     pthread_mutex_unlock(&c->lock);
     pthread_mutex_destroy(&c->lock);
     c->backend->destroy(c);

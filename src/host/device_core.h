@@ -87,6 +87,7 @@ typedef struct rkvi_device_usage {
     uint64_t copies[3];        /* copies run so far, by direction */
     uint64_t copied_bytes[3];
     uint64_t launches; /* run so far */
+    uint64_t op_allocations; /* of operations and marks, so far */
     uint32_t allocations, registrations, streams, events, graphs;
 } rkvi_device_usage;
 void rkvi_device_usage_get(rkvi_device *d, rkvi_device_usage *out);
@@ -116,6 +117,8 @@ typedef struct rkvi_link_settings {
 /* The end of what a stream held when an event was recorded.  Each record has
  * a mark of its own: a wait holds the one that was the latest at call time. */
 typedef struct rkvi_mark {
+    rkvi_core *core;
+    struct rkvi_mark *next; /* of those kept */
     uint32_t refs;
     bool is_done;
     int64_t time_ns;
@@ -135,7 +138,8 @@ typedef enum {
  * rounded up to 16 bytes, then its ranges, lie in `data`. */
 typedef struct rkvi_devop {
     struct rkvi_devop *next;
-    size_t size_bytes; /* of this allocation */
+    rkvi_core *core;   /* that keeps it once it has run; NULL: it is freed */
+    size_t size_bytes; /* used of this allocation */
     rkvi_devop_kind kind;
     uint32_t args_bytes;
     size_t n_ranges;
@@ -178,8 +182,8 @@ static inline rkvi_range *rkvi_devop_ranges(rkvi_devop *op)
 uint64_t rkvi_copy_bytes(const rkvi_copy *copy);
 int64_t rkvi_link_ns(const rkvi_link_settings *link, const rkvi_copy *copy);
 void rkvi_copy_run(const rkvi_copy *copy);
-rkvi_devop *rkvi_devop_new(rkvi_devop_kind kind, uint32_t args_bytes, size_t n_ranges);
-rkvi_devop *rkvi_devop_clone(const rkvi_devop *op);
+rkvi_devop *rkvi_devop_new(rkvi_core *c, rkvi_devop_kind kind, uint32_t args_bytes, size_t n_ranges);
+rkvi_devop *rkvi_devop_clone(rkvi_core *c, const rkvi_devop *op);
 
 /* ---- objects ---- */
 
@@ -260,6 +264,9 @@ struct rkvi_core {
     rkvi_capture *captures; /* open ones */
     uint64_t next_capture_id, next_serial;
     rkvi_device_usage usage; /* counters; bytes and blocks are derived */
+    /* Free lists: as much as was ever in flight, so steady work allocates nothing. */
+    rkvi_devop *kept_ops;
+    rkvi_mark *kept_marks;
 };
 
 rkv_status rkvi_core_init(rkvi_core *c, const rkvi_core_backend *backend, const rkvi_ops *ops,
@@ -268,13 +275,14 @@ rkv_status rkvi_core_init(rkvi_core *c, const rkvi_core_backend *backend, const 
 /* For backends.  With the lock held. */
 rkvi_devop *rkvi_stream_pop(rkvi_stream *s);
 void rkvi_stream_append(rkvi_stream *s, rkvi_devop *op);
-rkvi_mark *rkvi_mark_new(void);
+rkvi_mark *rkvi_mark_new(rkvi_core *c);
 rkvi_mark *rkvi_mark_ref(rkvi_mark *mark);
 void rkvi_mark_unref(rkvi_mark *mark);
 /* Before an operation runs: counts it; false: it is not to be carried out,
  * since it faults or the device is poisoned. */
 bool rkvi_core_op_starts(rkvi_core *c, const rkvi_devop *op);
 void rkvi_devop_free(rkvi_devop *op);
+void rkvi_core_drop_kept(rkvi_core *c);
 
 /* Between the core's files.  With the lock held. */
 rkv_status rkvi_core_enter(rkvi_core *c, rkvi_device_call call); /* takes the lock */

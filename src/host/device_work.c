@@ -35,15 +35,37 @@ void rkvi_copy_run(const rkvi_copy *copy)
         memcpy(dst + row * copy->dst_pitch_bytes, src + row * copy->src_pitch_bytes, copy->width_bytes);
 }
 
-rkvi_devop *rkvi_devop_new(rkvi_devop_kind kind, uint32_t args_bytes, size_t n_ranges)
+/* Those without ranges are all of one size, and are kept for the next one. */
+#define KEPT_OP_BYTES (sizeof(rkvi_devop) + RKVI_ARGS_MAX)
+
+static rkvi_devop *op_room(rkvi_core *c, size_t size)
 {
-    const size_t args_room = (args_bytes + (size_t)15) & ~(size_t)15;
-    const size_t size = sizeof(rkvi_devop) + args_room + n_ranges * sizeof(rkvi_range);
-    rkvi_devop *op = calloc(1, size);
+    const bool is_kept = size <= KEPT_OP_BYTES;
+    rkvi_devop *op = is_kept ? c->kept_ops : NULL;
+    if (op) {
+        c->kept_ops = op->next;
+        return op;
+    }
+    op = malloc(is_kept ? KEPT_OP_BYTES : size);
     if (!op) {
         rkvi_fail(RKV_E_HOST_MEMORY, "no memory for an operation of %zu bytes", size);
         return NULL;
     }
+    c->usage.op_allocations++;
+    op->core = is_kept ? c : NULL;
+    return op;
+}
+
+rkvi_devop *rkvi_devop_new(rkvi_core *c, rkvi_devop_kind kind, uint32_t args_bytes, size_t n_ranges)
+{
+    const size_t args_room = (args_bytes + (size_t)15) & ~(size_t)15;
+    const size_t size = sizeof(rkvi_devop) + args_room + n_ranges * sizeof(rkvi_range);
+    rkvi_devop *op = op_room(c, size);
+    if (!op)
+        return NULL;
+    rkvi_core *core = op->core;
+    memset(op, 0, size);
+    op->core = core;
     op->size_bytes = size;
     op->kind = kind;
     op->args_bytes = args_bytes;
@@ -52,14 +74,14 @@ rkvi_devop *rkvi_devop_new(rkvi_devop_kind kind, uint32_t args_bytes, size_t n_r
     return op;
 }
 
-rkvi_devop *rkvi_devop_clone(const rkvi_devop *op)
+rkvi_devop *rkvi_devop_clone(rkvi_core *c, const rkvi_devop *op)
 {
-    rkvi_devop *copy = malloc(op->size_bytes);
-    if (!copy) {
-        rkvi_fail(RKV_E_HOST_MEMORY, "no memory for an operation of %zu bytes", op->size_bytes);
+    rkvi_devop *copy = op_room(c, op->size_bytes);
+    if (!copy)
         return NULL;
-    }
+    rkvi_core *core = copy->core;
     memcpy(copy, op, op->size_bytes);
+    copy->core = core;
     copy->next = NULL;
     return copy;
 }
@@ -67,7 +89,13 @@ rkvi_devop *rkvi_devop_clone(const rkvi_devop *op)
 /* Marks of records and waits are the caller's to drop. */
 void rkvi_devop_free(rkvi_devop *op)
 {
-    free(op);
+    rkvi_core *c = op->core;
+    if (!c) {
+        free(op);
+        return;
+    }
+    op->next = c->kept_ops;
+    c->kept_ops = op;
 }
 
 bool rkvi_core_op_starts(rkvi_core *c, const rkvi_devop *op)
@@ -88,11 +116,17 @@ bool rkvi_core_op_starts(rkvi_core *c, const rkvi_devop *op)
     return true;
 }
 
-rkvi_mark *rkvi_mark_new(void)
+rkvi_mark *rkvi_mark_new(rkvi_core *c)
 {
-    rkvi_mark *mark = calloc(1, sizeof *mark);
+    rkvi_mark *mark = c->kept_marks;
+    if (mark) {
+        c->kept_marks = mark->next;
+    } else {
+        mark = malloc(sizeof *mark);
+        c->usage.op_allocations += mark != NULL;
+    }
     if (mark)
-        mark->refs = 1;
+        *mark = (rkvi_mark){.refs = 1, .core = c};
     else
         rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the mark of an event");
     return mark;
@@ -106,8 +140,24 @@ rkvi_mark *rkvi_mark_ref(rkvi_mark *mark)
 
 void rkvi_mark_unref(rkvi_mark *mark)
 {
-    if (mark && --mark->refs == 0)
+    if (mark && --mark->refs == 0) {
+        mark->next = mark->core->kept_marks;
+        mark->core->kept_marks = mark;
+    }
+}
+
+void rkvi_core_drop_kept(rkvi_core *c)
+{
+    while (c->kept_ops) {
+        rkvi_devop *op = c->kept_ops;
+        c->kept_ops = op->next;
+        free(op);
+    }
+    while (c->kept_marks) {
+        rkvi_mark *mark = c->kept_marks;
+        c->kept_marks = mark->next;
         free(mark);
+    }
 }
 
 /* ---- work ---- */
@@ -172,7 +222,7 @@ rkv_status rkvi_core_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)
     if (copy->rows == 0 || copy->width_bytes == 0)
         return rkvi_core_leave(c, RKV_OK);
     st = check_copy(c, copy);
-    rkvi_devop *op = st ? NULL : rkvi_devop_new(RKVI_DEVOP_COPY, 0, 0);
+    rkvi_devop *op = st ? NULL : rkvi_devop_new(c, RKVI_DEVOP_COPY, 0, 0);
     if (op) {
         op->u.copy = *copy;
         count_pageable(c, copy);
@@ -192,7 +242,7 @@ rkv_status rkvi_core_fill(rkvi_device *d, void *dst, int byte, size_t bytes, voi
     if (bytes == 0)
         return rkvi_core_leave(c, RKV_OK);
     st = check_extent(c, "fill", dst, bytes, 1, 0);
-    rkvi_devop *op = st ? NULL : rkvi_devop_new(RKVI_DEVOP_FILL, 0, 0);
+    rkvi_devop *op = st ? NULL : rkvi_devop_new(c, RKVI_DEVOP_FILL, 0, 0);
     if (op) {
         op->u.fill.dst = dst;
         op->u.fill.byte = byte;
@@ -224,7 +274,7 @@ rkv_status rkvi_core_launch(rkvi_device *d, const rkvi_launch *launch, void *str
         return rkvi_core_leave(c, RKV_OK);
     st = check_launch(c, launch);
     const size_t n_ranges = d->wants_ranges && launch->ranges ? launch->n_ranges : 0;
-    rkvi_devop *op = st ? NULL : rkvi_devop_new(RKVI_DEVOP_LAUNCH, launch->args_bytes, n_ranges);
+    rkvi_devop *op = st ? NULL : rkvi_devop_new(c, RKVI_DEVOP_LAUNCH, launch->args_bytes, n_ranges);
     if (op) {
         op->u.launch.op = launch->op;
         op->u.launch.grid = launch->grid;
@@ -248,7 +298,7 @@ rkv_status rkvi_core_host_call(rkvi_device *d, rkvi_host_fn fn, void *arg, const
     if (st)
         return st;
     const size_t n = d->wants_ranges && ranges ? n_ranges : 0;
-    rkvi_devop *op = rkvi_devop_new(RKVI_DEVOP_HOST_CALL, 0, n);
+    rkvi_devop *op = rkvi_devop_new(c, RKVI_DEVOP_HOST_CALL, 0, n);
     if (op) {
         op->u.host_call.fn = fn;
         op->u.host_call.arg = arg;
@@ -267,7 +317,7 @@ rkv_status rkvi_core_delay(rkvi_device *d, int64_t ns, void *stream)
     rkv_status st = rkvi_core_enter(c, RKVI_CALL_DELAY);
     if (st)
         return st;
-    rkvi_devop *op = rkvi_devop_new(RKVI_DEVOP_DELAY, 0, 0);
+    rkvi_devop *op = rkvi_devop_new(c, RKVI_DEVOP_DELAY, 0, 0);
     if (op) {
         op->u.delay_ns = ns > 0 ? ns : 0;
         st = enqueue(c, op, stream);

@@ -6,17 +6,19 @@
 
 /* ---------------------------------------------------------------- life cycle */
 
-static rkv_status work_init(rkvi_plan_work *w, const rkvi_config *cfg, uint64_t launches)
+static rkv_status work_init(rkvi_plan_work *w, const rkvi_config *cfg)
 {
-    w->live_room = cfg->max_items_site;
     w->tile_lo = calloc(cfg->capacity_tiles, sizeof *w->tile_lo);
     w->tile_hi = calloc(cfg->capacity_tiles, sizeof *w->tile_hi);
     w->base0 = calloc(cfg->n_sequences + 1u, sizeof *w->base0);
     w->items = calloc(cfg->max_items_site, sizeof *w->items);
     w->item_launch = calloc(cfg->max_items_site, sizeof *w->item_launch);
-    w->counts = calloc(launches + 2, sizeof *w->counts);
-    w->live = calloc(w->live_room, sizeof *w->live);
-    bool ok = w->tile_lo && w->tile_hi && w->base0 && w->items && w->item_launch && w->counts && w->live;
+    w->block_seen = calloc(cfg->max_rows, sizeof *w->block_seen);
+    w->nodes = calloc(cfg->n_sequences, sizeof *w->nodes);
+    w->live = calloc(cfg->partial_slots, sizeof *w->live);
+    w->free = calloc(cfg->partial_slots, sizeof *w->free);
+    bool ok = w->tile_lo && w->tile_hi && w->base0 && w->items && w->item_launch && w->block_seen && w->nodes &&
+              w->live && w->free;
     for (uint32_t c = 0; c < cfg->n_leaf_classes; c++) {
         w->span0[c] = calloc(cfg->n_sequences + 1u, sizeof **w->span0);
         ok = ok && w->span0[c];
@@ -31,8 +33,10 @@ static void work_free(rkvi_plan_work *w)
     free(w->base0);
     free(w->items);
     free(w->item_launch);
-    free(w->counts);
+    free(w->block_seen);
+    free(w->nodes);
     free(w->live);
+    free(w->free);
     for (uint32_t c = 0; c < RKVI_LEAF_CLASSES_MAX; c++)
         free(w->span0[c]);
 }
@@ -40,7 +44,6 @@ static void work_free(rkvi_plan_work *w)
 rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg)
 {
     *p = (rkvi_plan){0};
-    const uint64_t launches = cfg->capacity_tiles + 2; /* of one site, one a tile-layer at most */
     uint64_t max_spans = cfg->max_spans;
     p->launches_room = cfg->n_sites * 4;
     p->work = calloc(1, sizeof *p->work);
@@ -49,7 +52,7 @@ rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg)
     p->tile_launch = calloc(cfg->n_sites * cfg->capacity_tiles, sizeof *p->tile_launch);
     p->leaf_launch = calloc(max_spans, sizeof *p->leaf_launch);
     if (p->work && p->sites && p->launches && p->tile_launch && p->leaf_launch &&
-        work_init(p->work, cfg, launches) == RKV_OK)
+        work_init(p->work, cfg) == RKV_OK)
         return RKV_OK;
     rkvi_plan_free(p);
     return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan steps over %llu tiles at %u sites",
@@ -117,7 +120,7 @@ static bool is_tail(const rkvi_plan_view *v, const rkvi_tile_layer *l)
     return (l->state == RKVI_IN_TAIL && !l->promoting) ||
            (l->state == RKVI_LEAVING && l->enter_step <= v->step + 1) ||
            (l->state == RKVI_ON_DEVICE && l->enter_step == v->step + 1 &&
-            l->out_mark == RKVI_RING_MARK_PENDING); /* leaves within this step */
+            l->out_mark == RKVI_MARK_PENDING); /* leaves within this step */
 }
 
 static void fill_item(rkvi_ring_item *it, const rkvi_plan_view *v, uint32_t site, uint32_t tile)

@@ -8,10 +8,10 @@
  *   rkvi_plan_tables   the step's device tables, written into a mirror
  *
  * A site runs one launch if its tail fits half the ring, else one per group of
- * tile-layers; the first launch takes what lies on the device as well.  With
- * more changes between device and tail than RKVI_CHANGES_MAX, a sequence's
- * device leaves are computed in order, with the launch of the tail leaf before
- * them, so that pending partials stay few.
+ * tile-layers; the first launch takes what lies on the device as well.  Where
+ * a decode entry's partials would not all have room, its device leaves are
+ * computed in order, with the launch of the tail leaf before them, so that
+ * pending partials stay few (rkvi_pending_nodes).
  *
  *   site  launch 0          launch 1          launch 2
  *         device leaves     tail leaves       tail leaves      merge
@@ -25,8 +25,6 @@
 #include "ring.h"
 #include "seq.h"
 #include "tile.h"
-
-#define RKVI_CHANGES_MAX 8u
 
 /* What plan sees of the cache. */
 typedef struct rkvi_plan_view {

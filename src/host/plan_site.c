@@ -15,9 +15,7 @@ typedef struct site_plan {
     const uint64_t *span0;
     const uint32_t *tile_launch; /* [base] */
     uint32_t k;                  /* runs of 2^k leaves */
-    uint64_t half_slots;         /* partial slots: two halves behind the prefill states */
-    uint32_t half;               /* in use */
-    uint64_t used_slots;
+    uint64_t most_items;         /* until now */
     rkvi_merge_item *merges;     /* in the mirror */
     rkvi_node *nodes;
 } site_plan;
@@ -46,20 +44,17 @@ static void seen_leaves(const rkvi_span *s, uint64_t n, int64_t lo, int64_t hi, 
 }
 
 /* Launch of every leaf of the entry, into leaf_launch[span0 + leaf].  Leaves on
- * the device: launch 0, or, with many changes between device and tail, that of
- * the tail leaf before them. */
-static void set_leaf_launches(site_plan *sp, uint32_t e, bool prefill)
+ * the device: launch 0, or (in_order) that of the tail leaf before them, so
+ * that launches never fall along the leaves. */
+static void set_leaf_launches(site_plan *sp, uint32_t e, bool in_order)
 {
     const uint64_t first = sp->span0[e], n = sp->span0[e + 1] - first;
     uint32_t *out = sp->p->leaf_launch + first;
-    uint32_t changes = 0, last = 0;
+    uint32_t last = 0;
     for (uint64_t i = 0; i < n; i++) {
         out[i] = sp->tile_launch[sp->w->base0[e] + sp->spans[first + i].tile];
-        changes += i > 0 && (out[i] == RKVI_TILE_DEVICE) != (out[i - 1] == RKVI_TILE_DEVICE);
-    }
-    for (uint64_t i = 0; i < n; i++) {
         if (out[i] == RKVI_TILE_DEVICE)
-            out[i] = changes > RKVI_CHANGES_MAX && !prefill ? last : 0;
+            out[i] = in_order ? last : 0;
         else if (out[i] != RKVI_TILE_UNSEEN)
             last = out[i];
     }
@@ -70,7 +65,7 @@ static void set_leaf_launches(site_plan *sp, uint32_t e, bool prefill)
 static bool add_item(site_plan *sp, const rkvi_item *item, uint32_t launch)
 {
     rkvi_plan_work *w = sp->w;
-    if (w->n_items == sp->v->cfg->max_items_site)
+    if (w->n_items == sp->most_items)
         return false;
     w->items[w->n_items] = *item;
     w->item_launch[w->n_items++] = launch;
@@ -146,26 +141,44 @@ static bool prefill_block(site_plan *sp, uint32_t e, uint32_t row, uint32_t n_ro
         if (!add_item(sp, &item, g))
             return false;
         item.flags = 0;
+        sp->w->block_seen[be->row0 + row] = true;
         a = end;
     }
     return true;
 }
 
-static bool entry_items(site_plan *sp, uint32_t e)
+/* Device leaves come with launch 0 where all partials have room at once. */
+static bool decode_entry(site_plan *sp, uint32_t e)
 {
     const rkvi_batch *b = sp->v->batch;
-    const rkvi_batch_entry *be = &b->entries[e];
-    const rkvi_site_mask mask = sp->v->cfg->sites[sp->site - sp->p->sites].mask;
+    rkvi_entry_nodes *nodes = &sp->w->nodes[e];
+    const uint64_t first = sp->w->n_items, most = sp->most_items;
     int64_t lo, hi;
     uint64_t a, z;
-    set_leaf_launches(sp, e, be->is_prefill);
-    if (!be->is_prefill) {
-        rkvi_plan_range(b, be, mask, &lo, &hi);
-        seen_leaves(sp->spans + sp->span0[e], sp->span0[e + 1] - sp->span0[e], lo, hi, &a, &z);
-        return decode_items(sp, e, a, z);
+    rkvi_plan_range(b, &b->entries[e], sp->v->cfg->sites[sp->site - sp->p->sites].mask, &lo, &hi);
+    seen_leaves(sp->spans + sp->span0[e], sp->span0[e + 1] - sp->span0[e], lo, hi, &a, &z);
+    set_leaf_launches(sp, e, false);
+    sp->most_items = first + nodes->room < most ? first + nodes->room : most;
+    bool ok = decode_items(sp, e, a, z);
+    sp->most_items = most;
+    if (!ok) {
+        sp->w->n_items = first;
+        set_leaf_launches(sp, e, true);
+        ok = decode_items(sp, e, a, z);
     }
+    nodes->n_items = sp->w->n_items - first;
+    return ok;
+}
+
+static bool entry_items(site_plan *sp, uint32_t e)
+{
+    const rkvi_batch_entry *be = &sp->v->batch->entries[e];
+    if (!be->is_prefill)
+        return decode_entry(sp, e);
+    set_leaf_launches(sp, e, false);
     for (uint32_t row = 0; row < be->n_rows; row += RKVI_PREFILL_ROWS) {
         const uint32_t left = be->n_rows - row;
+        sp->w->block_seen[be->row0 + row] = false;
         if (!prefill_block(sp, e, row, left < RKVI_PREFILL_ROWS ? left : RKVI_PREFILL_ROWS))
             return false;
     }
@@ -189,6 +202,40 @@ static uint32_t choose_k(const site_plan *sp)
             return k;
     }
     return 31;
+}
+
+/* Least places of an entry: what is pending, with a launch's runs (config has
+ * the sum, choose_k the whole runs); or one a leaf. */
+static uint64_t least_room(const site_plan *sp, uint32_t e)
+{
+    const uint64_t n = sp->span0[e + 1] - sp->span0[e];
+    const uint64_t least = rkvi_pending_nodes(n) + (n >> sp->k);
+    return least < n ? least : n;
+}
+
+/* Shares the slots behind the prefill states among the decode entries: the
+ * least for each, the rest by rows. */
+static bool share_slots(site_plan *sp)
+{
+    const rkvi_batch *b = sp->v->batch;
+    const rkvi_config *cfg = sp->v->cfg;
+    uint64_t rows = 0, least = 0, slot = cfg->max_rows, at = 0;
+    for (uint32_t e = 0; e < b->n_entries; e++)
+        if (!b->entries[e].is_prefill) {
+            rows += b->entries[e].n_rows;
+            least += b->entries[e].n_rows * least_room(sp, e);
+        }
+    if (least > cfg->partial_slots - cfg->max_rows)
+        return false;
+    const uint64_t more = rows ? (cfg->partial_slots - cfg->max_rows - least) / rows : 0;
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        const uint64_t room = b->entries[e].is_prefill ? 0 : least_room(sp, e) + more;
+        sp->w->nodes[e] = (rkvi_entry_nodes){
+            .slot0 = slot, .room = room, .live = sp->w->live + at, .free = sp->w->free + at};
+        slot += room * b->entries[e].n_rows;
+        at += room;
+    }
+    return true;
 }
 
 /* ----------------------------------------------------------- sort by launch */
@@ -230,17 +277,20 @@ static void sort_items(site_plan *sp, rkvi_item *out)
 
 /* ------------------------------------------------------------ slots, merges */
 
-static int by_entry_and_leaf(const void *a, const void *b)
+static int by_leaf(const void *a, const void *b)
 {
     const rkvi_live_node *x = a, *y = b;
-    if (x->entry != y->entry)
-        return x->entry < y->entry ? -1 : 1;
     return x->leaf0 < y->leaf0 ? -1 : x->leaf0 > y->leaf0;
 }
 
-static uint64_t slot_base(const site_plan *sp)
+static uint32_t take_place(rkvi_entry_nodes *n)
 {
-    return sp->v->cfg->max_rows + sp->half * sp->half_slots;
+    return n->n_free ? n->free[--n->n_free] : (uint32_t)n->n_used++;
+}
+
+static uint64_t slot_of(const site_plan *sp, uint32_t e, uint32_t place)
+{
+    return sp->w->nodes[e].slot0 + (uint64_t)place * sp->v->batch->entries[e].n_rows;
 }
 
 static bool add_merge(site_plan *sp, const rkvi_merge_item *item, const rkvi_live_node *live)
@@ -253,136 +303,145 @@ static bool add_merge(site_plan *sp, const rkvi_merge_item *item, const rkvi_liv
     *m = *item;
     m->node0 = w->n_nodes;
     for (uint32_t i = 0; i < item->n_nodes; i++)
-        sp->nodes[w->n_nodes++] = (rkvi_node){.leaf0 = live[i].leaf0, .slot = live[i].slot};
+        sp->nodes[w->n_nodes++] =
+            (rkvi_node){.leaf0 = live[i].leaf0, .slot = slot_of(sp, item->entry, live[i].place)};
     return true;
 }
 
-/* Are there leaves of launches after g in [a, z)? */
-static bool has_later(const site_plan *sp, uint32_t e, uint64_t a, uint64_t z, uint32_t g)
-{
-    const uint64_t n = sp->span0[e + 1] - sp->span0[e];
-    const uint32_t *launch = sp->p->leaf_launch + sp->span0[e];
-    for (uint64_t i = a; i < z && i < n; i++)
-        if (launch[i] != RKVI_TILE_UNSEEN && launch[i] > g)
-            return true;
-    return false;
-}
+/* Merges of one entry between two launches. */
+typedef struct compaction {
+    uint32_t entry;
+    uint64_t later; /* leaves from here on come with later launches */
+    uint64_t n_out; /* nodes left */
+    uint64_t n_free;/* places to be free once the merges have run */
+} compaction;
 
-/* Brings the n nodes of one entry, all in the subtree of 2^level leaves from
- * `leaf`, down to one per subtree that is complete. */
-static bool bring_together(site_plan *sp, rkvi_live_node *live, uint64_t n, uint64_t leaf, uint32_t level,
-                           uint32_t g, uint64_t *n_out)
+/* Brings n nodes, all in the subtree of 2^level leaves from `leaf`, down to one
+ * per subtree that is complete.  Merges run in parallel, so what they read
+ * stays until all have run. */
+static bool bring_together(site_plan *sp, compaction *c, const rkvi_live_node *live, uint64_t n, uint64_t leaf,
+                           uint32_t level)
 {
-    if (n == 0)
-        return true;
-    const uint32_t e = live[0].entry, rows = sp->v->batch->entries[e].n_rows;
-    if (n > 1 && has_later(sp, e, leaf, leaf + ((uint64_t)1 << level), g)) {
+    rkvi_entry_nodes *nodes = &sp->w->nodes[c->entry];
+    if (n > 1 && leaf + ((uint64_t)1 << level) > c->later) {
         const uint64_t mid = leaf + ((uint64_t)1 << (level - 1));
         uint64_t left = 0;
         while (left < n && live[left].leaf0 < mid)
             left++;
-        return bring_together(sp, live, left, leaf, level - 1, g, n_out) &&
-               bring_together(sp, live + left, n - left, mid, level - 1, g, n_out);
+        return bring_together(sp, c, live, left, leaf, level - 1) &&
+               bring_together(sp, c, live + left, n - left, mid, level - 1);
     }
-    const rkvi_merge_item item = {.entry = e, .n_rows = rows, .n_nodes = (uint32_t)n,
-                                  .dst = slot_base(sp) + sp->used_slots};
-    if (sp->used_slots + rows > sp->half_slots || !add_merge(sp, &item, live))
+    if (n <= 1) {
+        if (n)
+            nodes->live[c->n_out++] = live[0];
+        return true;
+    }
+    const rkvi_live_node to = {.leaf0 = live[0].leaf0, .place = take_place(nodes)};
+    const rkvi_merge_item item = {.entry = c->entry,
+                                  .n_rows = sp->v->batch->entries[c->entry].n_rows,
+                                  .n_nodes = (uint32_t)n,
+                                  .dst = slot_of(sp, c->entry, to.place)};
+    if (nodes->n_used > nodes->room || !add_merge(sp, &item, live))
         return false;
-    sp->w->live[(*n_out)++] = (rkvi_live_node){.entry = e, .leaf0 = live[0].leaf0, .slot = item.dst};
-    sp->used_slots += rows;
+    for (uint64_t i = 0; i < n; i++) /* behind the free ones, of which others still take */
+        nodes->free[nodes->room - ++c->n_free] = live[i].place;
+    nodes->live[c->n_out++] = to;
     return true;
 }
 
-/* After launch g: all pending partials into the other half, as few as can be. */
-static bool compact(site_plan *sp, uint32_t g)
+/* An entry's pending partials, as few as can be before leaf `later` comes. */
+static bool compact(site_plan *sp, uint32_t e, uint64_t later)
 {
-    rkvi_plan_work *w = sp->w;
-    rkvi_plan_launch *l = &sp->launches[g];
-    const uint64_t n = w->n_live;
-    uint64_t n_out = 0;
-    qsort(w->live, n, sizeof *w->live, by_entry_and_leaf);
-    l->merge0 = w->n_merges;
-    sp->half ^= 1;
-    sp->used_slots = 0;
-    for (uint64_t i = 0; i < n;) {
-        uint64_t z = i;
-        while (z < n && w->live[z].entry == w->live[i].entry)
-            z++;
-        if (!bring_together(sp, w->live + i, z - i, 0, 40, g, &n_out))
-            return false;
-        i = z;
+    rkvi_entry_nodes *nodes = &sp->w->nodes[e];
+    compaction c = {.entry = e, .later = later};
+    if (!bring_together(sp, &c, nodes->live, nodes->n_live, 0, rkvi_bit_width(later)))
+        return false;
+    memmove(nodes->free + nodes->n_free, nodes->free + nodes->room - c.n_free, c.n_free * sizeof *nodes->free);
+    nodes->n_free += c.n_free;
+    nodes->n_live = c.n_out;
+    return true;
+}
+
+/* Gives n items of one entry and launch the slots of their partials. */
+static bool place_items(site_plan *sp, rkvi_item *items, uint64_t n)
+{
+    const uint32_t e = items[0].entry;
+    rkvi_entry_nodes *nodes = &sp->w->nodes[e];
+    const uint64_t merged = rkvi_bit_width(sp->span0[e + 1] - sp->span0[e]);
+    if (nodes->n_items > nodes->room && nodes->n_live + n + merged > nodes->room &&
+        !compact(sp, e, items[0].leaf0))
+        return false;
+    if (nodes->n_live + n > nodes->room)
+        return false;
+    for (uint64_t i = 0; i < n; i++) {
+        const rkvi_live_node node = {.leaf0 = items[i].leaf0, .place = take_place(nodes)};
+        items[i].slot = slot_of(sp, e, node.place);
+        nodes->live[nodes->n_live++] = node;
     }
-    w->n_live = n_out;
-    l->n_merge = w->n_merges - l->merge0;
     return true;
 }
 
-static uint64_t launch_slots(const site_plan *sp, const rkvi_plan_launch *l, const rkvi_item *items)
-{
-    uint64_t n = 0;
-    for (uint64_t i = l->decode0; i < l->decode0 + l->n_decode; i++)
-        n += items[i].n_rows;
-    (void)sp;
-    return n;
-}
-
-/* Gives each decode item the slots of its partials. */
+/* Merges that make room for a launch come after the launch before it. */
 static bool give_slots(site_plan *sp, rkvi_item *items)
 {
     rkvi_plan_work *w = sp->w;
     for (uint32_t g = 0; g < sp->site->n_launches; g++) {
-        rkvi_plan_launch *l = &sp->launches[g];
-        const uint64_t need = launch_slots(sp, l, items);
-        if (sp->used_slots + need > sp->half_slots && g > 0 && !compact(sp, g - 1))
-            return false;
-        if (sp->used_slots + need > sp->half_slots || w->n_live + l->n_decode > w->live_room)
-            return false;
-        for (uint64_t i = l->decode0; i < l->decode0 + l->n_decode; i++) {
-            items[i].slot = slot_base(sp) + sp->used_slots;
-            sp->used_slots += items[i].n_rows;
-            w->live[w->n_live++] = (rkvi_live_node){
-                .entry = items[i].entry, .leaf0 = items[i].leaf0, .slot = items[i].slot};
+        const rkvi_plan_launch *l = &sp->launches[g];
+        const uint64_t first_merge = w->n_merges, end = l->decode0 + l->n_decode;
+        for (uint64_t i = l->decode0, z; i < end; i = z) {
+            for (z = i + 1; z < end && items[z].entry == items[i].entry;)
+                z++;
+            if (!place_items(sp, items + i, z - i))
+                return false;
+        }
+        if (g > 0) {
+            sp->launches[g - 1].merge0 = first_merge;
+            sp->launches[g - 1].n_merge = w->n_merges - first_merge;
         }
     }
     return true;
 }
 
-static bool seen_by_block(const site_plan *sp, uint32_t e, uint32_t row)
+static bool merge_decode(site_plan *sp, uint32_t e)
 {
-    for (uint64_t i = 0; i < sp->w->n_items; i++)
-        if (sp->w->items[i].entry == e && sp->w->items[i].row == row)
-            return true;
-    return false;
+    rkvi_entry_nodes *nodes = &sp->w->nodes[e];
+    const rkvi_merge_item item = {.entry = e,
+                                  .n_rows = sp->v->batch->entries[e].n_rows,
+                                  .n_nodes = (uint32_t)nodes->n_live,
+                                  .dst = RKVI_TO_OUT};
+    qsort(nodes->live, nodes->n_live, sizeof *nodes->live, by_leaf);
+    return add_merge(sp, &item, nodes->live);
+}
+
+/* A block's state is the one node, in the slot of its first row. */
+static bool merge_prefill(site_plan *sp, uint32_t e)
+{
+    rkvi_plan_work *w = sp->w;
+    const rkvi_batch_entry *be = &sp->v->batch->entries[e];
+    for (uint32_t row = 0; row < be->n_rows; row += RKVI_PREFILL_ROWS) {
+        const uint32_t left = be->n_rows - row;
+        const rkvi_live_node state = {.place = 0};
+        const rkvi_merge_item item = {.entry = e,
+                                      .row = row,
+                                      .n_rows = left < RKVI_PREFILL_ROWS ? left : RKVI_PREFILL_ROWS,
+                                      .n_nodes = w->block_seen[be->row0 + row],
+                                      .dst = RKVI_TO_OUT};
+        w->nodes[e].slot0 = (uint64_t)be->row0 + row;
+        if (!add_merge(sp, &item, &state))
+            return false;
+    }
+    return true;
 }
 
 /* The last merge: each decode entry's nodes, each prefill block's state. */
 static bool final_merges(site_plan *sp)
 {
-    rkvi_plan_work *w = sp->w;
     const rkvi_batch *b = sp->v->batch;
-    uint64_t at = 0;
-    qsort(w->live, w->n_live, sizeof *w->live, by_entry_and_leaf);
-    sp->site->merge0 = w->n_merges;
-    for (uint32_t e = 0; e < b->n_entries; e++) {
-        const rkvi_batch_entry *be = &b->entries[e];
-        uint64_t z = at;
-        while (z < w->n_live && w->live[z].entry == e)
-            z++;
-        rkvi_merge_item item = {.entry = e, .n_rows = be->n_rows, .n_nodes = (uint32_t)(z - at), .dst = RKVI_TO_OUT};
-        if (!be->is_prefill && !add_merge(sp, &item, w->live + at))
+    sp->site->merge0 = sp->w->n_merges;
+    for (uint32_t e = 0; e < b->n_entries; e++)
+        if (!(b->entries[e].is_prefill ? merge_prefill(sp, e) : merge_decode(sp, e)))
             return false;
-        at = z;
-        for (uint32_t row = 0; be->is_prefill && row < be->n_rows; row += RKVI_PREFILL_ROWS) {
-            const rkvi_live_node state = {.entry = e, .slot = (uint64_t)be->row0 + row};
-            const uint32_t left = be->n_rows - row;
-            item.row = row;
-            item.n_rows = left < RKVI_PREFILL_ROWS ? left : RKVI_PREFILL_ROWS;
-            item.n_nodes = seen_by_block(sp, e, row);
-            if (!add_merge(sp, &item, &state))
-                return false;
-        }
-    }
-    sp->site->n_merge = w->n_merges - sp->site->merge0;
+    sp->site->n_merge = sp->w->n_merges - sp->site->merge0;
     return true;
 }
 
@@ -407,9 +466,11 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
                     .spans = (const rkvi_span *)(m->host + p->classes[class].spans_off),
                     .span0 = w->span0[class],
                     .tile_launch = p->tile_launch + site * p->n_bases,
-                    .half_slots = (cfg->partial_slots - cfg->max_rows) / 2};
-    w->n_items = w->n_live = w->n_merges = w->n_nodes = 0;
+                    .most_items = cfg->max_items_site};
+    w->n_items = w->n_merges = w->n_nodes = 0;
     sp.k = choose_k(&sp);
+    if (!share_slots(&sp))
+        return too_small(&sp);
     for (uint32_t e = 0; e < v->batch->n_entries; e++)
         if (!entry_items(&sp, e))
             return too_small(&sp);

@@ -4,11 +4,24 @@
 
 #include "plan.h"
 
-/* A partial of all rows of a decode entry, waiting to be merged. */
+/* A partial of all rows of a decode entry, waiting to be merged: a node. */
 typedef struct rkvi_live_node {
-    uint32_t entry;
-    uint64_t leaf0, slot;
+    uint64_t leaf0;
+    uint32_t place; /* of the entry's */
 } rkvi_live_node;
+
+/* Where an entry's partials lie: `room` places of n_rows slots each.
+ *
+ *   place:  never used -> live -> (read by a merge) free -> live -> ...
+ */
+typedef struct rkvi_entry_nodes {
+    uint64_t slot0;       /* of place 0 */
+    uint64_t room;
+    uint64_t n_items;     /* of the site: no more than room, or merges make room between launches */
+    uint64_t n_live, n_free, n_used;
+    rkvi_live_node *live; /* [room] */
+    uint32_t *free;       /* [room] */
+} rkvi_entry_nodes;
 
 typedef struct rkvi_plan_work {
     int64_t *tile_lo, *tile_hi;  /* [base]: positions of a tile's cells, of the whole batch */
@@ -16,10 +29,11 @@ typedef struct rkvi_plan_work {
     uint64_t *span0[RKVI_LEAF_CLASSES_MAX]; /* [entry] first span, one more at the end */
     rkvi_item *items;            /* of one site, in order of entries */
     uint32_t *item_launch;
-    uint64_t n_items, n_prefill;
-    uint64_t *counts;            /* [launch + 1] */
-    rkvi_live_node *live;
-    uint64_t n_live, live_room;
+    uint64_t n_items;
+    bool *block_seen;            /* [row0 of a prefill block]: it has an item */
+    rkvi_entry_nodes *nodes;     /* [entry] */
+    rkvi_live_node *live;        /* of all entries: a partial slot each at most */
+    uint32_t *free;
     uint64_t n_merges, n_nodes;  /* written for this site */
 } rkvi_plan_work;
 

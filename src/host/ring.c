@@ -6,7 +6,7 @@
 
 #define NO_ITEM UINT32_MAX
 #define PITCH_MAX ((uint64_t)1 << 31) /* of a 2D copy, in CUDA */
-#define PENDING RKVI_RING_MARK_PENDING
+#define PENDING RKVI_MARK_PENDING
 
 rkv_status rkvi_ring_init(rkvi_ring *r, uint64_t bytes, uint64_t copy_bytes, uint64_t smallest_bytes,
                           uint32_t max_items)

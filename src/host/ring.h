@@ -21,11 +21,9 @@
 #define RKVI_RING_H
 
 #include "diag.h"
+#include "marks.h"
 
 #include <stdbool.h>
-
-/* A copy-out that is planned but not enqueued; the same as RKVI_MARK_PENDING. */
-#define RKVI_RING_MARK_PENDING UINT64_MAX
 
 typedef struct rkvi_ring_item {
     uint32_t site, layer, tile;

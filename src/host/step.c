@@ -299,23 +299,22 @@ static rkv_status before_store(rkv_cache *h, const rkvi_site_call *c)
     return s;
 }
 
-/* Waits until the slots that launch g reads are filled. */
-static rkv_status wait_filled(rkv_cache *h, const rkvi_site_call *c, uint64_t number, bool *out_reads)
+/* Waits until the slots that a launch reads are filled.  Items lie in order of
+ * launches: *item is the launch's first, then the next one's. */
+static rkv_status wait_filled(rkv_cache *h, const rkvi_site_call *c, uint64_t number, uint32_t *item, bool *out_reads)
 {
+    const uint32_t first = *item, end = c->plan->list0 + c->plan->n_list;
     uint64_t mark = 0;
-    *out_reads = false;
-    for (uint32_t i = c->plan->list0; i < c->plan->list0 + c->plan->n_list; i++) {
-        const rkvi_ring_item *it = &h->ring.items[i];
-        if (it->launch != number)
-            continue;
+    for (; *item < end && h->ring.items[*item].launch == number; ++*item) {
+        const rkvi_ring_item *it = &h->ring.items[*item];
         assert(it->in_mark);
-        *out_reads = true;
         mark = it->in_mark > mark ? it->in_mark : mark;
     }
+    *out_reads = *item > first;
     return rkvi_timeline_wait(&h->in, mark, c->stream, &h->compute_seen.in);
 }
 
-static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g, uint32_t *item)
 {
     const uint64_t number = c->plan->number0 + g;
     const bool op_level = h->cfg.mode == RKV_MODE_OP_LEVEL;
@@ -325,11 +324,11 @@ static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
         s = op_level ? rkvi_step_pump_op_level(h, g + 1 < c->plan->n_launches ? number + 1 : number)
                      : rkvi_step_pump(h, number);
     if (s == RKV_OK)
-        s = wait_filled(h, c, number, &reads);
+        s = wait_filled(h, c, number, item, &reads);
     if (s == RKV_OK)
         s = rkvi_launch_attend(h, c, g);
     if (s == RKV_OK && reads)
-        s = rkvi_step_promote(h, c->a->site, number, c->stream);
+        s = rkvi_step_promote(h, number, c->stream);
     if (s == RKV_OK && reads)
         s = mark_compute(h, c->stream);
     if (s != RKV_OK)
@@ -349,8 +348,9 @@ static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
     }
     if (s == RKV_OK && h->cfg.mode == RKV_MODE_OP_LEVEL)
         s = mark_compute(h, c->stream); /* the barrier: copies come after q */
+    uint32_t item = c->plan->list0;
     for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++)
-        s = run_launch(h, c, g);
+        s = run_launch(h, c, g, &item);
     if (s == RKV_OK)
         s = rkvi_launch_output(h, c);
     if (s == RKV_OK)

@@ -273,16 +273,12 @@ static rkv_status promote(rkv_cache *h, rkvi_move *m, void *stream)
     return RKV_OK;
 }
 
-rkv_status rkvi_step_promote(rkv_cache *h, uint32_t site, uint64_t launch, void *stream)
+rkv_status rkvi_step_promote(rkv_cache *h, uint64_t launch, void *stream)
 {
-    for (uint32_t i = 0; i < h->cache.n_moves; i++) {
-        rkvi_move *m = &h->cache.moves[i];
-        if (m->kind != RKVI_MOVE_PROMOTE || m->done)
-            continue;
-        const rkvi_ring_item *it = &h->ring.items[m->item];
-        rkv_status s = it->site == site && it->launch == launch ? promote(h, m, stream) : RKV_OK;
-        if (s != RKV_OK)
-            return s;
-    }
-    return RKV_OK;
+    rkvi_cache *c = &h->cache;
+    rkv_status s = RKV_OK;
+    while (s == RKV_OK && c->next_promote < c->n_moves &&
+           h->ring.items[c->moves[c->next_promote].item].launch == launch)
+        s = promote(h, &c->moves[c->next_promote++], stream);
+    return s;
 }

@@ -81,7 +81,7 @@ rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto);
 rkv_status rkvi_step_bring_back(rkv_cache *h);
 /* LEAVE moves of a KV layer within the step, or (UINT32_MAX) those left. */
 rkv_status rkvi_step_leave(rkv_cache *h, uint32_t layer);
-rkv_status rkvi_step_promote(rkv_cache *h, uint32_t site, uint64_t launch, void *stream);
+rkv_status rkvi_step_promote(rkv_cache *h, uint64_t launch, void *stream);
 rkv_status rkvi_step_upload(rkv_cache *h);
 
 /* ---- step_launch.c: kernels and their ranges */

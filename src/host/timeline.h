@@ -9,6 +9,7 @@
 #define RKVI_TIMELINE_H
 
 #include "device.h"
+#include "marks.h"
 
 typedef struct rkvi_timeline {
     rkvi_device *dev;
@@ -17,9 +18,6 @@ typedef struct rkvi_timeline {
     uint64_t last;   /* number of the newest mark; 0: none */
     uint64_t n_waits;/* enqueued */
 } rkvi_timeline;
-
-/* Not yet marked, but going to be. */
-#define RKVI_MARK_PENDING UINT64_MAX
 
 rkv_status rkvi_timeline_init(rkvi_timeline *t, rkvi_device *dev, uint32_t n_events);
 void rkvi_timeline_free(rkvi_timeline *t);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Gate (c): facts at many depths of a long context, asked for at its end.
 
-The text is lowercase filler with records in between, three capitals and two digits (the language of
+The text is lowercase filler with records in between, two capitals and two digits (the language of
 train_recall.py). At its end come the capitals of some records again; the model must give their digits.
 The end goes in token by token, so decode reads the whole cache for each. Run for several lengths and
 storage types, with all of the cache on the device and with most of it in the tail:
@@ -24,7 +24,7 @@ import tempfile
 import logit_dump
 
 CAPITALS, LOWER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
-KEY, VALUE = 3, 2
+KEY, VALUE = 2, 2
 RECORD = KEY + VALUE
 DEPTHS = 16
 GAP = 3  # filler between the questions

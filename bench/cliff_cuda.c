@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cliff_cuda.c: see cliff_cuda.h.
+ */
+#include "cliff_cuda.h"
+
+#include "cliff_cuda_device.h"
+#include "cliff_cuda_world.h"
+#include "device_cuda.h"
+#include "diag.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define DEVICE_SHARE 0.82 /* of the free memory, for K and V with all resident */
+#define HOST_SHARE 0.7    /* of the machine's, for the tail */
+
+typedef struct run {
+    cliff_curve *curve;
+    cliff_engine *engine;
+    uint64_t tiles[CLIFF_POINTS_MAX]; /* of each row */
+    uint64_t most_tiles;
+    FILE *progress;
+} run;
+
+static const char *const mode_names[CLIFF_MODES] = {"resident", "op-level", "ring"};
+
+/* ----------------------------------------------------------------- the machine */
+
+/* A line of a file without its newline, or "unknown". */
+static void read_line(const char *path, char *out, size_t room)
+{
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(out, (int)room, f))
+        snprintf(out, room, "unknown");
+    out[strcspn(out, "\n")] = 0;
+    if (f)
+        fclose(f);
+}
+
+static rkv_status describe(cliff_gpu *gpu, uint64_t *out_free_bytes)
+{
+    rkvi_device_info info;
+    int driver = 0, runtime = 0;
+    const rkv_status s = rkvi_device_cuda_info(0, &info);
+    if (s != RKV_OK)
+        return s;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    *out_free_bytes = info.memory_free_bytes;
+    gpu->memory_bytes = info.memory_bytes;
+    snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
+    snprintf(gpu->cuda, sizeof gpu->cuda, "driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10,
+             runtime / 1000, runtime % 1000 / 10);
+    read_line("/sys/module/nvidia/version", gpu->driver, sizeof gpu->driver);
+    return RKV_OK;
+}
+
+/* The link as it is, then as it was asked for. */
+static rkv_status measure_link(cliff_curve *c)
+{
+    const uint64_t wanted = c->options.machine.link_bytes_per_s;
+    rkv_status s = cliff_cuda_link(1, &c->gpu.plain_link_bytes_per_s);
+    c->gpu.repeat = 1;
+    c->link_bytes_per_s = c->gpu.plain_link_bytes_per_s;
+    if (s != RKV_OK || !wanted)
+        return s;
+    c->gpu.repeat = c->gpu.plain_link_bytes_per_s / (double)wanted;
+    if (c->gpu.repeat < 1)
+        return rkvi_fail(RKV_E_ARGUMENT, "a link of %.2f GB/s was asked for; this one has %.2f GB/s",
+                         (double)wanted * 1e-9, c->gpu.plain_link_bytes_per_s * 1e-9);
+    return cliff_cuda_link(c->gpu.repeat, &c->link_bytes_per_s);
+}
+
+/* ---------------------------------------------------------------------- points */
+
+static uint64_t tile_bytes(const cliff_shape *shape)
+{
+    return cliff_cuda_cell_bytes(shape, true) * CLIFF_TILE_CELLS;
+}
+
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t tiles_at(const cliff_curve *c, double point, double compute_ns)
+{
+    const double bytes = point * compute_ns * 1e-9 * c->link_bytes_per_s;
+    return (uint64_t)(bytes / (double)tile_bytes(&c->options.shape) + 0.5);
+}
+
+/* Most tail tiles: what was asked for, and what fits on the device when all of
+ * it is resident, and in the host's memory. */
+static uint64_t most_tiles(const cliff_curve *c, uint64_t free_bytes)
+{
+    const cliff_shape *shape = &c->options.shape;
+    const double cells = (double)free_bytes * DEVICE_SHARE / (double)cliff_cuda_cell_bytes(shape, false);
+    const double ram = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) * HOST_SHARE;
+    const double bytes = smaller((double)c->options.most_tail_bytes, ram);
+    const double window = c->options.window_tiles + 2;
+    return (uint64_t)larger(1, smaller(bytes / (double)tile_bytes(shape), cells / CLIFF_TILE_CELLS - window));
+}
+
+/* The rows, once the compute is known. */
+static void choose_rows(run *r)
+{
+    cliff_curve *c = r->curve;
+    uint64_t last = UINT64_MAX;
+    for (uint32_t i = 0; i < c->options.n_points; i++) {
+        const double compute_ns = (double)c->options.shape.compute_ns;
+        double point = c->options.points[i];
+        uint64_t tiles = tiles_at(c, point, compute_ns);
+        tiles = tiles == 0 && point > 0 ? 1 : tiles;
+        if (tiles > r->most_tiles) {
+            tiles = r->most_tiles;
+            point = (double)(tiles * tile_bytes(&c->options.shape)) * 1e9 / c->link_bytes_per_s / compute_ns;
+        }
+        if (tiles == last)
+            continue;
+        r->tiles[c->n_rows] = last = tiles;
+        c->rows[c->n_rows++] = (cliff_row){.point = point};
+    }
+}
+
+/* ----------------------------------------------------------------------- modes */
+
+static cliff_cuda_setup setup_of(const run *r, cliff_mode mode)
+{
+    const cliff_options *o = &r->curve->options;
+    return (cliff_cuda_setup){.engine = r->engine,
+                              .shape = &o->shape,
+                              .mode = mode,
+                              .repeat = r->curve->gpu.repeat,
+                              .link_bytes_per_s = (uint64_t)r->curve->link_bytes_per_s,
+                              .ring_bytes = mode == CLIFF_RING ? o->ring_bytes : 0,
+                              .most_tail_tiles = r->most_tiles,
+                              .window_tiles = o->window_tiles,
+                              .waits = o->waits};
+}
+
+static rkv_status measure_rows(run *r, cliff_cuda_world *w, cliff_mode mode)
+{
+    cliff_curve *c = r->curve;
+    rkv_status s = RKV_OK;
+    for (uint32_t i = 0; i < c->n_rows && s == RKV_OK; i++) {
+        if (r->progress)
+            fprintf(r->progress, "\r%s, %s: point %u of %u, %.0f MB   ", c->options.shape.name, mode_names[mode],
+                    i + 1, c->n_rows, (double)(r->tiles[i] * tile_bytes(&c->options.shape)) * 1e-6);
+        s = cliff_cuda_world_grow(w, r->tiles[i]);
+        if (s == RKV_OK)
+            s = cliff_cuda_world_measure(w, c->options.warm_steps, c->options.steps, &c->rows[i].modes[mode]);
+    }
+    if (r->progress)
+        fputc('\n', r->progress);
+    return s;
+}
+
+/* The compute of a step is what it takes with all resident and no tail. */
+static rkv_status measure_compute(run *r, cliff_cuda_world *w)
+{
+    cliff_curve *c = r->curve;
+    cliff_result base;
+    rkv_status s = cliff_cuda_world_grow(w, 0);
+    if (s == RKV_OK)
+        s = cliff_cuda_world_measure(w, c->options.warm_steps, c->options.steps, &base);
+    if (s == RKV_OK) {
+        c->options.shape.compute_ns = (int64_t)base.step_ns;
+        choose_rows(r);
+    }
+    return s;
+}
+
+static rkv_status run_mode(run *r, cliff_mode mode)
+{
+    const cliff_cuda_setup setup = setup_of(r, mode);
+    cliff_cuda_world *w = NULL;
+    rkv_status s = cliff_cuda_world_create(&setup, &w);
+    if (s == RKV_OK && mode == CLIFF_RESIDENT)
+        s = measure_compute(r, w);
+    if (s == RKV_OK && mode == CLIFF_RING)
+        s = cliff_cuda_world_sizes(w, &r->curve->sizes);
+    if (s == RKV_OK)
+        s = measure_rows(r, w, mode);
+    cliff_cuda_world_destroy(w);
+    return s;
+}
+
+/* ------------------------------------------------------------------ conclusions */
+
+/* Why the ring's step is longer than the bound: the first that explains it. */
+static const char *cause_of(const cliff_row *row)
+{
+    const cliff_result *ring = &row->modes[CLIFF_RING], *resident = &row->modes[CLIFF_RESIDENT];
+    const double excess_ns = ring->step_ns - row->bound_ns;
+    const double kernels_ns = ring->store_ns + ring->attend_ns + ring->merge_ns - resident->store_ns -
+                              resident->attend_ns - resident->merge_ns;
+    if (ring->step_ns <= 1.03 * row->bound_ns)
+        return row->tail_ns > resident->step_ns ? "at the bound: link" : "at the bound: compute";
+    if (ring->issue_ns > 0.97 * ring->step_ns)
+        return "host issue";
+    if (ring->copy_in_ns > 0.97 * ring->step_ns)
+        return "link: copies slower than a plain one";
+    if (kernels_ns > 0.5 * excess_ns)
+        return row->extra_launches > 0 ? "kernels: further launches" : "kernels";
+    if ((double)ring->run_ahead_bytes > 0.9 * (double)ring->ring_bytes)
+        return "ring too small";
+    return "waits between streams";
+}
+
+static void work_out(const cliff_curve *c, cliff_row *row)
+{
+    const cliff_result *ring = &row->modes[CLIFF_RING], *resident = &row->modes[CLIFF_RESIDENT];
+    row->tail_ns = (double)ring->list_bytes * 1e9 / c->link_bytes_per_s;
+    row->bound_ns = row->bound_launches_ns = larger(resident->step_ns, row->tail_ns);
+    row->extra_launches = ring->launches - resident->launches;
+    const double shown = ring->step_ns - resident->step_ns;
+    row->hidden = row->tail_ns > 0 ? larger(0, smaller(1, 1 - shown / row->tail_ns)) : 1;
+    row->cause = cause_of(row);
+}
+
+/* What the resident step reads, as fast as a plain read would. */
+static double plain_ns(const cliff_curve *c, const cliff_result *resident)
+{
+    return (double)(c->gpu.weight_bytes + resident->kv_bytes) * 1e9 / c->gpu.read_bytes_per_s;
+}
+
+static void conclude(cliff_curve *c)
+{
+    double nearest = 1e9;
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        cliff_row *row = &c->rows[i];
+        work_out(c, row);
+        const double compute_ns = row->modes[CLIFF_RESIDENT].step_ns;
+        const double ratio = row->tail_ns / compute_ns;
+        const double off = ratio > 1 ? ratio - 1 : 1 - ratio;
+        row->over_plain = compute_ns / plain_ns(c, &row->modes[CLIFF_RESIDENT]);
+        c->worst_over_bound = larger(c->worst_over_bound, row->modes[CLIFF_RING].step_ns / row->bound_ns);
+        if (off < nearest) {
+            nearest = off;
+            c->knee_row = i;
+        }
+    }
+}
+
+static rkv_status start(run *r)
+{
+    cliff_curve *c = r->curve;
+    uint64_t free_bytes = 0;
+    rkv_status s = measure_link(c);
+    if (s == RKV_OK)
+        s = cliff_engine_create(&c->options.shape, &r->engine);
+    if (s == RKV_OK)
+        s = cliff_engine_measure(r->engine, &c->gpu.products_ns, &c->gpu.read_bytes_per_s);
+    if (s == RKV_OK)
+        s = describe(&c->gpu, &free_bytes);
+    if (s != RKV_OK)
+        return s;
+    c->gpu.weight_bytes = cliff_engine_bytes(r->engine);
+    cliff_engine_chosen(r->engine, &c->gpu.n_products_lt, &c->gpu.n_products);
+    /* The compute is at most some more than the products; no larger cache than the points need. */
+    const double most_point = c->options.points[c->options.n_points - 1];
+    const uint64_t needed = tiles_at(c, most_point, 1.5 * c->gpu.products_ns + 1e6) + 1;
+    r->most_tiles = most_tiles(c, free_bytes);
+    r->most_tiles = needed < r->most_tiles ? needed : r->most_tiles;
+    c->options.shape.compute_ns = 0;
+    return RKV_OK;
+}
+
+rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_curve *out)
+{
+    run r = {.curve = out, .progress = progress};
+    *out = (cliff_curve){.options = *options};
+    if (options->n_points == 0)
+        return rkvi_fail(RKV_E_ARGUMENT, "no points to measure");
+    rkv_status s = start(&r);
+    for (uint32_t m = 0; m < CLIFF_MODES && s == RKV_OK; m++)
+        s = run_mode(&r, (cliff_mode)m);
+    if (s == RKV_OK)
+        conclude(out);
+    cliff_engine_destroy(r.engine);
+    return s;
+}

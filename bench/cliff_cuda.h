@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cliff_cuda.h: the cliff curve on a GPU, at full size: real products, real
+ * attention, real copies.  One mode at a time, since each mode's cache may want
+ * all of the memory; within a mode the context grows from point to point.
+ */
+#ifndef CLIFF_CUDA_H
+#define CLIFF_CUDA_H
+
+#include "cliff.h"
+
+rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_curve *out);
+
+#endif
