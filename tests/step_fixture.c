@@ -21,6 +21,8 @@
 #define CANARY 0xC5
 #define GAP 8u /* elements behind each row of a head-major tensor */
 
+const fx_gpu_calls *fx_gpu;
+
 uint64_t fx_random(uint64_t *state)
 {
     uint64_t z = (*state += 0x9E3779B97F4A7C15u);
@@ -88,6 +90,11 @@ uint32_t fx_add_layer(fx_model *m, uint32_t kv_heads, uint32_t dk, uint32_t dv, 
     return m->n_layers++;
 }
 
+uint32_t fx_add_unequal(fx_model *m, uint64_t resident_cells)
+{
+    return fx_add_layer(m, 1, fx_gpu ? 192 : 96, fx_gpu ? 128 : 64, resident_cells);
+}
+
 /* Destroying an executor, with a look at what it still holds. */
 static void (*core_destroy[2])(rkvi_device *d);
 static rkvi_device_vt core_vt[2];
@@ -118,6 +125,8 @@ static rkvi_device *make_device(const fx_model *m, rkvi_device **core)
                                           .delay_seed = m->seed,
                                           .limits = m->limits};
     const rkvi_device_sim_settings ss = {.order = RKVI_SIM_SEEDED, .seed = m->seed, .limits = m->limits};
+    if (fx_gpu)
+        return *core = fx_gpu->open(m);
     if (!ops.name)
         rkvi_ops_best(&ops, NULL);
     if (m->executor == FX_HOST)
@@ -135,6 +144,10 @@ static rkvi_device *make_device(const fx_model *m, rkvi_device **core)
 rkv_status fx_try_open(fx *w, const fx_model *m)
 {
     *w = (fx){.model = *m};
+    if (fx_gpu) {
+        w->model.executor = FX_GPU;
+        w->stream = fx_gpu->engine_stream();
+    }
     w->dev = make_device(m, &w->core);
     w->model.params.kv_layers = w->model.layers;
     w->model.params.sites = w->model.sites;
@@ -185,7 +198,8 @@ void fx_values(uint64_t tag, uint32_t layer, char what, uint32_t n, float *out)
 static void *keep(fx *w, size_t bytes)
 {
     w->old = realloc(w->old, (w->n_old + 1) * sizeof *w->old);
-    return w->old[w->n_old++] = malloc(bytes ? bytes : 1);
+    w->old[w->n_old] = fx_gpu ? fx_gpu->alloc(bytes) : malloc(bytes ? bytes : 1);
+    return memset(w->old[w->n_old++], CANARY, bytes);
 }
 
 /* Rows of a head lie together, with gaps; or all is dense. */
@@ -198,7 +212,6 @@ static fx_tensor tensor_make(fx *w, uint32_t rows, uint32_t heads, uint32_t dim)
     const uint64_t n = w->is_strided ? heads * (uint64_t)x.t.head_stride : (uint64_t)rows * heads * dim;
     x.size_bytes = n * (x.t.type == RKV_TYPE_F32 ? 4 : 2);
     x.bytes = keep(w, x.size_bytes);
-    memset(x.bytes, CANARY, x.size_bytes);
     x.t.data = x.bytes;
     return x;
 }
@@ -346,6 +359,9 @@ rkv_status fx_attend(fx *w, uint32_t site)
         p.k = w->k[site].t;
         p.v = w->v[site].t;
     }
+    if (fx_gpu && w->model.delay_ns)
+        fx_ok(rkvi_dev(delay, w->dev, (int64_t)(fx_random(&w->model.seed) % (uint64_t)w->model.delay_ns), w->stream),
+              "delay");
     return rkv_step_attend(w->cache, &p, w->stream);
 }
 
@@ -383,7 +399,7 @@ rkv_status fx_sync(fx *w)
 static void drop_old(fx *w, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        free(w->old[i]);
+        (fx_gpu ? fx_gpu->release : free)(w->old[i]);
     w->n_old -= n;
     if (n)
         memmove(w->old, w->old + n, w->n_old * sizeof *w->old);
@@ -451,6 +467,26 @@ rkv_kv_layer_info fx_layer(const fx *w, uint32_t layer)
     rkv_kv_layer_info i = {.struct_size = sizeof i};
     fx_ok(rkv_kv_layer_info_get(w->cache, layer, &i), "layer info");
     return i;
+}
+
+uint64_t fx_copied(const fx *w, rkvi_direction direction)
+{
+    rkvi_device_usage u;
+    if (fx_gpu)
+        return fx_gpu->copied_bytes(w->core, direction);
+    rkvi_device_usage_get(w->core, &u);
+    return u.copied_bytes[direction];
+}
+
+const void *fx_device_bytes(const fx *w, uint64_t addr, uint64_t bytes, void *buffer)
+{
+    const void *p = (const void *)(uintptr_t)addr;
+    const rkvi_copy c = {.direction = RKVI_D2H, .dst = buffer, .src = p, .width_bytes = bytes, .rows = 1};
+    if (!fx_gpu)
+        return p;
+    fx_ok(rkvi_dev(copy, w->dev, &c, w->stream), "copy");
+    fx_ok(rkvi_dev(stream_sync, w->dev, w->stream), "sync");
+    return buffer;
 }
 
 void fx_check_empty(fx *w)

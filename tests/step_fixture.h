@@ -20,7 +20,8 @@
 #define FX_SITES 5u
 #define FX_ROWS 1024u /* of a step */
 
-typedef enum { FX_HOST, FX_SIM, FX_CHECK } fx_executor;
+/* FX_GPU: all of them, after fx_use_gpu. */
+typedef enum { FX_HOST, FX_SIM, FX_CHECK, FX_GPU } fx_executor;
 
 /* params.kv_layers, sites and their numbers are filled in by fx_open. */
 typedef struct fx_model {
@@ -31,10 +32,26 @@ typedef struct fx_model {
     rkv_cache_params params;
     fx_executor executor;
     uint64_t seed;      /* of the executor's order or delays */
-    int64_t delay_ns;   /* FX_HOST: up to so long before each operation */
+    int64_t delay_ns;   /* FX_HOST: up to so long before each operation; FX_GPU: before attends */
     uint32_t n_workers; /* FX_HOST; 0: 1 */
     rkvi_device_limits limits;
 } fx_model;
+
+/* What a GPU has of its own. */
+typedef struct fx_gpu_calls {
+    /* Skips the test where the build has no kernels for the model. */
+    rkvi_device *(*open)(const fx_model *m);
+    uint64_t (*copied_bytes)(const rkvi_device *d, rkvi_direction direction);
+    /* Pinned memory, which host code and kernels both can use. */
+    void *(*alloc)(size_t bytes);
+    void (*release)(void *p);
+    void *(*engine_stream)(void); /* in turn one of its own and the legacy one */
+} fx_gpu_calls;
+
+/* NULL: executors on the host.  fx_use_gpu (step_cuda.c) sets it, for the whole
+ * program, whatever models ask for; without a GPU it ends the program with 77. */
+extern const fx_gpu_calls *fx_gpu;
+void fx_use_gpu(void);
 
 typedef struct fx_cell {
     uint64_t tag;
@@ -84,6 +101,8 @@ fx_model fx_model_make(uint32_t tile_cells, uint32_t head_dim, uint64_t capacity
 /* Adds a KV layer with a site, or (layer given) another site of it. */
 uint32_t fx_add_layer(fx_model *m, uint32_t kv_heads, uint32_t dk, uint32_t dv, uint64_t resident_cells);
 uint32_t fx_add_site(fx_model *m, uint32_t layer, uint32_t q_heads);
+/* One with a KV head, of unequal head dims (that GPUs have kernels for). */
+uint32_t fx_add_unequal(fx_model *m, uint64_t resident_cells);
 
 /* Fails the test when the cache can't be made; status version below. */
 void fx_open(fx *w, const fx_model *m);
@@ -107,6 +126,10 @@ void fx_clear(fx *w, uint32_t seq);
 
 rkv_cache_stats fx_stats(const fx *w);
 rkv_kv_layer_info fx_layer(const fx *w, uint32_t layer);
+/* Since fx_open, all that crossed the link or was copied on the device. */
+uint64_t fx_copied(const fx *w, rkvi_direction direction);
+/* Device memory: itself, or in `buffer` of so many bytes, all at rest. */
+const void *fx_device_bytes(const fx *w, uint64_t addr, uint64_t bytes, void *buffer);
 /* Fails the test with the library's sentence. */
 void fx_ok(rkv_status s, const char *what);
 /* All of the device's memory, streams and events were given back. */

@@ -210,7 +210,7 @@ static void make_residency(void)
         }
 }
 
-static void make_plan(void)
+static void make_plan(uint32_t target_runs)
 {
     const uint64_t most = rkvi_ring_launch_bytes(&w.ring, w.cfg.largest_tile_layer_bytes);
     w.view = (rkvi_plan_view){.cfg = &w.cfg,
@@ -221,7 +221,7 @@ static void make_plan(void)
                               .launch_base = 1,
                               .launch_bytes = w.cfg.mode == RKV_MODE_OP_LEVEL ? 0 : most,
                               .group_bytes = w.cfg.copy_bytes < most ? w.cfg.copy_bytes : most,
-                              .target_runs = one_in(2) ? between(1, 8) : between(8, 300)};
+                              .target_runs = target_runs};
     const uint32_t n = rkvi_plan_list(&w.plan, &w.view, rkvi_ring_new_items(&w.ring));
     rkvi_ring_plan(&w.ring, n);
     memset(w.mirror.host, 0xAA, w.mirror.bytes);
@@ -661,7 +661,7 @@ static void test_random(void **state)
         make_batch();
         if (w.batch.n_entries) {
             make_residency();
-            make_plan();
+            make_plan(one_in(2) ? between(1, 8) : between(8, 300));
             check_all();
             count(&sites, &launches, &compactions);
         }
@@ -695,7 +695,7 @@ static void make_one(uint32_t n_tiles, uint32_t n_rows, bool is_prefill)
             y->state = t < n_tiles - 1 ? RKVI_IN_TAIL : RKVI_ON_DEVICE;
             y->device_addr = t < n_tiles - 1 ? 0 : 256 * (t + 1);
         }
-    make_plan();
+    make_plan(one_in(2) ? between(1, 8) : between(8, 300));
 }
 
 static void simple_params(uint32_t n_sites)
@@ -791,6 +791,52 @@ static void test_predicted_list(void **state)
     free_world();
 }
 
+/* One sequence, its first half in the tail: each launch of many has the work
+ * items wanted, and merges make room between few of them. */
+static void test_items_a_launch(void **state)
+{
+    (void)state;
+    enum { TILES = 1024, TILE_CELLS = 256, TARGET = 24 };
+    memset(&w, 0, sizeof w);
+    rkv_cache_params *p = &w.params.p;
+    core_params_init(&w.params, false);
+    p->n_kv_layers = p->n_sites = 1;
+    w.params.layers[0].n_kv_heads = 2;
+    w.params.layers[0].head_dim_k = 512;
+    w.params.sites[0].kv_layer = 0;
+    p->tile_cells = TILE_CELLS;
+    p->n_sequences = 1;
+    p->capacity_cells = (TILES + 2) * TILE_CELLS;
+    p->max_rows = 1024;
+    p->copy_bytes = 8 * core_largest_bytes(&w.params);
+    p->ring_bytes = 4 * p->copy_bytes;
+    open_world();
+    rkvi_row rows[1024];
+    for (uint32_t i = 0; i < TILES * TILE_CELLS / 1024; i++) {
+        next_rows(&w.seqs[0], rows, 1024, 0);
+        assert_true(append(&w.seqs[0], rows, 1024));
+    }
+    w.n_old[0] = (uint32_t)w.seqs[0].n_cells;
+    next_rows(&w.seqs[0], w.batch.rows, 1, 0);
+    assert_true(append(&w.seqs[0], w.batch.rows, 1));
+    w.batch.entries[w.batch.n_entries++] = (rkvi_batch_entry){.n_rows = 1, .n_new = 1};
+    w.batch.n_rows = 1;
+    for (uint32_t t = 0; t < w.seqs[0].n_tiles; t++)
+        *rkvi_tile_layer_at(&w.tiles, w.seqs[0].tiles[t], 0) = (rkvi_tile_layer){
+            .state = t < TILES / 2 ? RKVI_IN_TAIL : RKVI_IN_WINDOW, .device_addr = 256, .host_addr = 256};
+    make_plan(2 * TARGET);
+    const rkvi_plan_site *s = &w.plan.sites[0];
+    uint32_t n_stops = 0;
+    assert_true(s->n_launches >= TILES / 2 / 8);
+    for (uint32_t g = 0; g < s->n_launches; g++) {
+        const rkvi_plan_launch *l = &w.plan.launches[s->launch0 + g];
+        assert_true(l->n_decode > TARGET / 2 && l->n_decode <= (g ? TARGET : 2 * TARGET + 2));
+        n_stops += l->n_merge > 0;
+    }
+    assert_true(n_stops <= 4);
+    free_world();
+}
+
 static void test_range(void **state)
 {
     (void)state;
@@ -822,6 +868,7 @@ int main(void)
         cmocka_unit_test(test_shared_items),
         cmocka_unit_test(test_predicted_list),
         cmocka_unit_test(test_most_launches),
+        cmocka_unit_test(test_items_a_launch),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

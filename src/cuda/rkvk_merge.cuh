@@ -38,10 +38,15 @@ typedef struct rkvk_factors {
     float m, a, b;
 } rkvk_factors;
 
+static __device__ __forceinline__ float rkvk_merge_m(float ma, float mb)
+{
+    return ma > mb ? ma : mb;
+}
+
 /* Neither side is empty (m = -inf): where one is, take the other one, bit by bit. */
 static __device__ __forceinline__ rkvk_factors rkvk_merge_factors(float ma, float mb)
 {
-    const float m = ma > mb ? ma : mb;
+    const float m = rkvk_merge_m(ma, mb);
     const rkvk_factors f = {m, rkvk_expf(__fadd_rn(ma, -m)), rkvk_expf(__fadd_rn(mb, -m))};
     return f;
 }

@@ -8,10 +8,12 @@
  *   rkvi_plan_tables   the step's device tables, written into a mirror
  *
  * A site runs one launch if its tail fits half the ring, else one per group of
- * tile-layers; the first launch takes what lies on the device as well.  Where
- * a decode entry's partials would not all have room, its device leaves are
- * computed in order, with the launch of the tail leaf before them, so that
- * pending partials stay few (rkvi_pending_nodes).
+ * tile-layers; the first launch takes what lies on the device as well.  Each
+ * launch is cut into about target_runs work items, whatever its size.  Merges
+ * between launches make room for partials where there is none left.  Where that
+ * does not suffice, device leaves between those of the tail are computed in
+ * order, with the launch of the tail leaf before them, so that pending partials
+ * stay few (rkvi_pending_nodes).
  *
  *   site  launch 0          launch 1          launch 2
  *         device leaves     tail leaves       tail leaves      merge
@@ -36,7 +38,7 @@ typedef struct rkvi_plan_view {
     uint64_t launch_base;      /* number of its first launch */
     uint64_t launch_bytes;     /* most that a launch reads from the ring; 0: one tile-layer */
     uint64_t group_bytes;      /* what a launch reads when the site takes several */
-    uint32_t target_runs;      /* work items wanted per launch, all entries together */
+    uint32_t target_runs;      /* decode items x KV heads wanted per launch, all entries together */
     bool predict;              /* the step after: what enters the tail by then has entered */
 } rkvi_plan_view;
 
@@ -46,6 +48,7 @@ typedef struct rkvi_plan_launch {
     uint64_t prefill0, n_prefill;
     uint64_t merge0, n_merge;     /* pending partials brought together after it */
     uint64_t cost_bytes;          /* K and V that it reads */
+    uint64_t n_leaves;            /* of decode entries, those on the device with launch 0 */
 } rkvi_plan_launch;
 
 typedef struct rkvi_plan_site {

@@ -14,7 +14,10 @@ typedef struct site_plan {
     const rkvi_span *spans;      /* of the site's class */
     const uint64_t *span0;
     const uint32_t *tile_launch; /* [base] */
-    uint32_t k;                  /* runs of 2^k leaves */
+    uint64_t target;             /* decode items wanted of a launch */
+    uint64_t slots_a_pair;       /* partial slots for each pair of launch and entry */
+    bool in_order;               /* device leaves, else with launch 0 */
+    uint32_t most_k;             /* runs of at most 2^most_k leaves: least_room counts on it */
     uint64_t most_items;         /* until now */
     rkvi_merge_item *merges;     /* in the mirror */
     rkvi_node *nodes;
@@ -79,11 +82,37 @@ static bool add_run(site_plan *sp, uint32_t e, uint64_t a, uint64_t z, uint32_t 
     return add_item(sp, &item, launch);
 }
 
-/* Leaves [a, z) of one launch as aligned runs of at most 2^k.  A run that holds
- * all that is seen ([la, lz)) of its aligned block is one item, short or not. */
-static bool add_runs(site_plan *sp, uint32_t e, uint64_t a, uint64_t z, const uint64_t seen[2], uint32_t launch)
+/* How an entry's leaves are cut into items. */
+typedef struct cut {
+    uint32_t entry;
+    uint64_t most_items; /* of a launch, but for its two ends */
+    uint64_t seen[2];    /* leaves [a, z) */
+} cut;
+
+/* Items of an entry's launch that the site's tables hold, besides the 2k of its
+ * ends: size_site_tables of config_sizes.c counts pairs of launch and entry. */
+static uint64_t most_by_tables(const site_plan *sp, uint32_t k)
 {
-    const uint64_t run = (uint64_t)1 << sp->k;
+    const uint32_t bits = rkvi_bit_width(sp->v->cfg->max_spans);
+    return sp->slots_a_pair + (bits > k ? 2 * (uint64_t)(bits - k) : 0);
+}
+
+/* Run length for n leaves of an entry's launch: the shortest that gives all of
+ * the launch no more items than wanted, and the entry no more than have room. */
+static uint32_t choose_run(const site_plan *sp, const cut *c, uint64_t n, uint32_t launch)
+{
+    const uint64_t listed = sp->launches[launch].n_leaves, all = listed > n ? listed : n;
+    uint32_t k = 0;
+    while (k < sp->most_k && (all >> k > sp->target || n >> k > c->most_items || n >> k > most_by_tables(sp, k)))
+        k++;
+    return k;
+}
+
+/* Leaves [a, z) of one launch as aligned runs of at most 2^k.  A run that holds
+ * all that is seen of its aligned block is one item, short or not. */
+static bool add_runs(site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32_t launch)
+{
+    const uint64_t run = (uint64_t)1 << choose_run(sp, c, z - a, launch), *seen = c->seen;
     while (a < z) {
         const uint64_t block = a & ~(run - 1), block_end = block + run;
         const uint64_t end = z < block_end ? z : block_end;
@@ -94,24 +123,22 @@ static bool add_runs(site_plan *sp, uint32_t e, uint64_t a, uint64_t z, const ui
             while (size > end - a)
                 size /= 2;
         }
-        if (!add_run(sp, e, a, a + size, launch))
+        if (!add_run(sp, c->entry, a, a + size, launch))
             return false;
         a += size;
     }
     return true;
 }
 
-static bool decode_items(site_plan *sp, uint32_t e, uint64_t a, uint64_t z)
+static bool decode_items(site_plan *sp, const cut *c)
 {
-    const uint32_t *launch = sp->p->leaf_launch + sp->span0[e];
-    const uint64_t seen[2] = {a, z};
-    while (a < z) {
-        uint64_t end = a + 1;
-        while (end < z && launch[end] == launch[a])
+    const uint32_t *launch = sp->p->leaf_launch + sp->span0[c->entry];
+    for (uint64_t a = c->seen[0], end; a < c->seen[1]; a = end) {
+        end = a + 1;
+        while (end < c->seen[1] && launch[end] == launch[a])
             end++;
-        if (launch[a] != RKVI_TILE_UNSEEN && !add_runs(sp, e, a, end, seen, launch[a]))
+        if (launch[a] != RKVI_TILE_UNSEEN && !add_runs(sp, c, a, end, launch[a]))
             return false;
-        a = end;
     }
     return true;
 }
@@ -147,26 +174,49 @@ static bool prefill_block(site_plan *sp, uint32_t e, uint32_t row, uint32_t n_ro
     return true;
 }
 
-/* Device leaves come with launch 0 where all partials have room at once. */
-static bool decode_entry(site_plan *sp, uint32_t e)
+static void seen_by_entry(const site_plan *sp, uint32_t e, uint64_t seen[2])
 {
     const rkvi_batch *b = sp->v->batch;
-    rkvi_entry_nodes *nodes = &sp->w->nodes[e];
-    const uint64_t first = sp->w->n_items, most = sp->most_items;
     int64_t lo, hi;
-    uint64_t a, z;
     rkvi_plan_range(b, &b->entries[e], sp->v->cfg->sites[sp->site - sp->p->sites].mask, &lo, &hi);
-    seen_leaves(sp->spans + sp->span0[e], sp->span0[e + 1] - sp->span0[e], lo, hi, &a, &z);
-    set_leaf_launches(sp, e, false);
-    sp->most_items = first + nodes->room < most ? first + nodes->room : most;
-    bool ok = decode_items(sp, e, a, z);
-    sp->most_items = most;
-    if (!ok) {
-        sp->w->n_items = first;
-        set_leaf_launches(sp, e, true);
-        ok = decode_items(sp, e, a, z);
+    seen_leaves(sp->spans + sp->span0[e], sp->span0[e + 1] - sp->span0[e], lo, hi, &seen[0], &seen[1]);
+}
+
+/* Decode leaves of each launch, those on the device with launch 0. */
+static void count_leaves(site_plan *sp)
+{
+    for (uint32_t g = 0; g < sp->site->n_launches; g++)
+        sp->launches[g].n_leaves = 0;
+    for (uint32_t e = 0; e < sp->v->batch->n_entries; e++) {
+        uint64_t seen[2];
+        if (sp->v->batch->entries[e].is_prefill)
+            continue;
+        seen_by_entry(sp, e, seen);
+        set_leaf_launches(sp, e, false);
+        for (uint64_t i = seen[0]; i < seen[1]; i++) {
+            const uint32_t g = sp->p->leaf_launch[sp->span0[e] + i];
+            if (g != RKVI_TILE_UNSEEN)
+                sp->launches[g].n_leaves++;
+        }
     }
+}
+
+/* A launch has the places that pending partials leave (least_room).  Those
+ * after the tail's leaves are pending too where device leaves come first. */
+static bool decode_entry(site_plan *sp, uint32_t e)
+{
+    rkvi_entry_nodes *nodes = &sp->w->nodes[e];
+    const uint64_t first = sp->w->n_items, n = sp->span0[e + 1] - sp->span0[e];
+    const uint64_t pending = rkvi_pending_nodes(n) + (sp->in_order ? 0 : rkvi_bit_width(n));
+    cut c = {.entry = e, .most_items = nodes->room > pending ? nodes->room - pending : 0};
+    seen_by_entry(sp, e, c.seen);
+    set_leaf_launches(sp, e, sp->in_order);
+    const bool ok = decode_items(sp, &c);
     nodes->n_items = sp->w->n_items - first;
+    nodes->tail_end = 0;
+    for (uint64_t i = first; i < sp->w->n_items; i++)
+        if (sp->w->item_launch[i] > 0)
+            nodes->tail_end = sp->w->items[i].leaf1;
     return ok;
 }
 
@@ -185,8 +235,8 @@ static bool entry_items(site_plan *sp, uint32_t e)
     return true;
 }
 
-/* Run length: few enough runs for the room of partials and for the workers. */
-static uint32_t choose_k(const site_plan *sp)
+/* Longest runs, which all launches together have room for. */
+static uint32_t choose_most_k(const site_plan *sp)
 {
     const rkvi_batch *b = sp->v->batch;
     for (uint32_t k = 0; k < 31; k++) {
@@ -198,18 +248,18 @@ static uint32_t choose_k(const site_plan *sp)
                 slots += r * b->entries[e].n_rows;
                 n++;
             }
-        if (runs <= sp->v->target_runs + n && slots <= RKVI_RUN_SLOTS / 4)
+        if (runs <= sp->target + n && slots <= RKVI_RUN_SLOTS / 4)
             return k;
     }
     return 31;
 }
 
 /* Least places of an entry: what is pending, with a launch's runs (config has
- * the sum, choose_k the whole runs); or one a leaf. */
+ * the sum, choose_most_k the whole runs); or one a leaf. */
 static uint64_t least_room(const site_plan *sp, uint32_t e)
 {
     const uint64_t n = sp->span0[e + 1] - sp->span0[e];
-    const uint64_t least = rkvi_pending_nodes(n) + (n >> sp->k);
+    const uint64_t least = rkvi_pending_nodes(n) + (n >> sp->most_k);
     return least < n ? least : n;
 }
 
@@ -252,7 +302,7 @@ static void sort_items(site_plan *sp, rkvi_item *out)
     rkvi_plan_work *w = sp->w;
     const uint32_t n = sp->site->n_launches;
     for (uint32_t g = 0; g < n; g++)
-        sp->launches[g] = (rkvi_plan_launch){0};
+        sp->launches[g] = (rkvi_plan_launch){.n_leaves = sp->launches[g].n_leaves};
     for (uint64_t i = 0; i < w->n_items; i++) {
         rkvi_plan_launch *l = &sp->launches[w->item_launch[i]];
         kind_of(sp, i) ? l->n_prefill++ : l->n_decode++;
@@ -311,7 +361,8 @@ static bool add_merge(site_plan *sp, const rkvi_merge_item *item, const rkvi_liv
 /* Merges of one entry between two launches. */
 typedef struct compaction {
     uint32_t entry;
-    uint64_t later; /* leaves from here on come with later launches */
+    uint64_t later; /* leaves from here on, */
+    uint64_t end;   /* up to here, come with later launches */
     uint64_t n_out; /* nodes left */
     uint64_t n_free;/* places to be free once the merges have run */
 } compaction;
@@ -323,7 +374,7 @@ static bool bring_together(site_plan *sp, compaction *c, const rkvi_live_node *l
                            uint32_t level)
 {
     rkvi_entry_nodes *nodes = &sp->w->nodes[c->entry];
-    if (n > 1 && leaf + ((uint64_t)1 << level) > c->later) {
+    if (n > 1 && leaf + ((uint64_t)1 << level) > c->later && leaf < c->end) {
         const uint64_t mid = leaf + ((uint64_t)1 << (level - 1));
         uint64_t left = 0;
         while (left < n && live[left].leaf0 < mid)
@@ -353,8 +404,9 @@ static bool bring_together(site_plan *sp, compaction *c, const rkvi_live_node *l
 static bool compact(site_plan *sp, uint32_t e, uint64_t later)
 {
     rkvi_entry_nodes *nodes = &sp->w->nodes[e];
-    compaction c = {.entry = e, .later = later};
-    if (!bring_together(sp, &c, nodes->live, nodes->n_live, 0, rkvi_bit_width(later)))
+    compaction c = {.entry = e, .later = later, .end = nodes->tail_end};
+    qsort(nodes->live, nodes->n_live, sizeof *nodes->live, by_leaf);
+    if (!bring_together(sp, &c, nodes->live, nodes->n_live, 0, rkvi_bit_width(sp->span0[e + 1] - sp->span0[e])))
         return false;
     memmove(nodes->free + nodes->n_free, nodes->free + nodes->room - c.n_free, c.n_free * sizeof *nodes->free);
     nodes->n_free += c.n_free;
@@ -453,6 +505,32 @@ static rkv_status too_small(const site_plan *sp)
                      sp->v->batch->n_entries, sp->v->batch->n_rows, (unsigned long long)sp->site->n_launches);
 }
 
+static bool plan_items(site_plan *sp, rkvi_mirror *m)
+{
+    rkvi_plan *p = sp->p;
+    rkvi_plan_work *w = sp->w;
+    const rkvi_config *cfg = sp->v->cfg;
+    w->n_items = w->n_merges = w->n_nodes = 0;
+    if (!share_slots(sp))
+        return false;
+    for (uint32_t e = 0; e < sp->v->batch->n_entries; e++)
+        if (!entry_items(sp, e))
+            return false;
+    if (!rkvi_mirror_room(p, m, w->n_items, sizeof(rkvi_item), &sp->site->items_off) ||
+        !rkvi_mirror_room(p, m, cfg->max_merges_site, sizeof(rkvi_merge_item), &sp->site->merges_off) ||
+        !rkvi_mirror_room(p, m, cfg->max_nodes_site, sizeof(rkvi_node), &sp->site->nodes_off))
+        return false;
+    sp->merges = (rkvi_merge_item *)(m->host + sp->site->merges_off);
+    sp->nodes = (rkvi_node *)(m->host + sp->site->nodes_off);
+    rkvi_item *items = (rkvi_item *)(m->host + sp->site->items_off);
+    sort_items(sp, items);
+    return give_slots(sp, items) && final_merges(sp);
+}
+
+/* Device leaves come with launch 0, so that they are computed while the first
+ * tail tiles cross.  Partials on both sides of the tail's leaves can be merged
+ * between launches; where those among them don't have room, device leaves come
+ * in order instead, which bounds what is pending. */
 rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_mirror *m)
 {
     rkvi_plan_work *w = p->work;
@@ -467,23 +545,17 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
                     .span0 = w->span0[class],
                     .tile_launch = p->tile_launch + site * p->n_bases,
                     .most_items = cfg->max_items_site};
-    w->n_items = w->n_merges = w->n_nodes = 0;
-    sp.k = choose_k(&sp);
-    if (!share_slots(&sp))
-        return too_small(&sp);
-    for (uint32_t e = 0; e < v->batch->n_entries; e++)
-        if (!entry_items(&sp, e))
+    const uint64_t table_bytes = p->table_bytes;
+    sp.target = v->target_runs / cfg->layers[cfg->sites[site].kv_layer].geom.n_heads;
+    sp.slots_a_pair = cfg->partial_slots / (sp.site->n_launches + 3 * (uint64_t)v->batch->n_entries);
+    sp.most_k = choose_most_k(&sp);
+    count_leaves(&sp);
+    if (!plan_items(&sp, m)) {
+        p->table_bytes = table_bytes;
+        sp.in_order = true;
+        if (!plan_items(&sp, m))
             return too_small(&sp);
-    if (!rkvi_mirror_room(p, m, w->n_items, sizeof(rkvi_item), &sp.site->items_off) ||
-        !rkvi_mirror_room(p, m, cfg->max_merges_site, sizeof(rkvi_merge_item), &sp.site->merges_off) ||
-        !rkvi_mirror_room(p, m, cfg->max_nodes_site, sizeof(rkvi_node), &sp.site->nodes_off))
-        return too_small(&sp);
-    sp.merges = (rkvi_merge_item *)(m->host + sp.site->merges_off);
-    sp.nodes = (rkvi_node *)(m->host + sp.site->nodes_off);
-    rkvi_item *items = (rkvi_item *)(m->host + sp.site->items_off);
-    sort_items(&sp, items);
-    if (!give_slots(&sp, items) || !final_merges(&sp))
-        return too_small(&sp);
+    }
     /* Give back what the merges and nodes did not need. */
     const uint64_t nodes_off = rkvi_align_up(sp.site->merges_off + w->n_merges * sizeof(rkvi_merge_item), 256);
     memmove(m->host + nodes_off, sp.nodes, w->n_nodes * sizeof(rkvi_node));

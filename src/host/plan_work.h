@@ -18,6 +18,7 @@ typedef struct rkvi_entry_nodes {
     uint64_t slot0;       /* of place 0 */
     uint64_t room;
     uint64_t n_items;     /* of the site: no more than room, or merges make room between launches */
+    uint64_t tail_end;    /* leaves from here on come with launch 0, if any do */
     uint64_t n_live, n_free, n_used;
     rkvi_live_node *live; /* [room] */
     uint32_t *free;       /* [room] */
