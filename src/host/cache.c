@@ -1,199 +1,8 @@
-#include "cache.h"
+#include "cache_places.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---------------------------------------------------------------- life cycle */
-
-static rkv_status layer_init(rkvi_layer_state *l, const rkvi_layer_config *lc, void *memory)
-{
-    const uint32_t places = (uint32_t)lc->device_places, host = (uint32_t)lc->host_places;
-    rkv_status s = rkvi_pool_init(&l->device, lc->geom.bytes, places, places);
-    if (s != RKV_OK)
-        return s;
-    rkvi_pool_add(&l->device, memory);
-    if (host) {
-        s = rkvi_pool_init(&l->host, lc->geom.bytes, host, lc->extent_places);
-        if (s != RKV_OK)
-            return s;
-    }
-    l->device_marks = calloc(places, sizeof *l->device_marks);
-    l->host_in = calloc(host + 1u, sizeof *l->host_in);
-    if (l->device_marks && l->host_in)
-        return RKV_OK;
-    return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the marks of %u places", places + host);
-}
-
-static void transit_init(rkvi_cache *c, unsigned char *room)
-{
-    const rkvi_config *cfg = c->cfg;
-    uint32_t n = 2;
-    c->transit[0].addr = (uint64_t)(uintptr_t)room;
-    c->transit[1].addr = c->transit[0].addr + cfg->transit_ring_bytes / 2;
-    uint64_t at = c->transit[0].addr + cfg->transit_ring_bytes;
-    uint32_t half = 0;
-    for (uint32_t l = 0; l < cfg->n_layers; l++) {
-        const rkvi_layer_config *lc = &cfg->layers[l];
-        if (lc->has_tail && lc->n_sites > 1) {
-            c->transit[n].addr = at;
-            c->transit_of[l] = n++;
-            at += cfg->transit_tiles * lc->geom.bytes;
-        } else if (lc->has_tail) {
-            c->transit_of[l] = half;
-            half ^= 1;
-        }
-    }
-}
-
-rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cache_memory *mem, rkvi_arena *arena)
-{
-    *c = (rkvi_cache){.cfg = cfg, .arena = arena};
-    rkv_status s = rkvi_tiles_init(&c->tiles, (uint32_t)cfg->capacity_tiles, cfg->n_layers);
-    if (s != RKV_OK)
-        return s;
-    c->seqs = calloc(cfg->n_sequences, sizeof *c->seqs);
-    c->layers = calloc(cfg->n_layers, sizeof *c->layers);
-    c->transit = calloc(cfg->n_layers + 2u, sizeof *c->transit);
-    c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
-    c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
-    c->check_fill = calloc(cfg->n_sequences, sizeof *c->check_fill);
-    c->check_pos = calloc(cfg->n_sequences, sizeof *c->check_pos);
-    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check_fill ||
-        !c->check_pos) {
-        rkvi_cache_free(c);
-        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
-    }
-    transit_init(c, mem->transit);
-    for (uint32_t l = 0; l < cfg->n_layers; l++) {
-        s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers[l]);
-        if (s != RKV_OK) {
-            rkvi_cache_free(c);
-            return s;
-        }
-    }
-    return RKV_OK;
-}
-
-void rkvi_cache_free(rkvi_cache *c)
-{
-    for (uint32_t i = 0; c->seqs && i < c->cfg->n_sequences; i++)
-        rkvi_seq_free(&c->seqs[i]);
-    for (uint32_t l = 0; c->layers && l < c->cfg->n_layers; l++) {
-        rkvi_pool_free(&c->layers[l].device);
-        rkvi_pool_free(&c->layers[l].host);
-        free(c->layers[l].device_marks);
-        free(c->layers[l].host_in);
-    }
-    rkvi_tiles_free(&c->tiles);
-    free(c->seqs);
-    free(c->layers);
-    free(c->transit);
-    free(c->transit_of);
-    free(c->new_tiles);
-    free(c->check_fill);
-    free(c->check_pos);
-    free(c->moves);
-    free(c->leaving);
-    *c = (rkvi_cache){0};
-}
-
-/* -------------------------------------------------------------------- places */
-
-static rkvi_tile_layer *at(const rkvi_cache *c, uint32_t tile, uint32_t layer)
-{
-    return rkvi_tile_layer_at(&c->tiles, tile, layer);
-}
-
-static void give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
-{
-    if (l->device_place != RKVI_NO_PLACE) {
-        c->layers[layer].device_marks[l->device_place].used = c->compute_mark;
-        rkvi_pool_give(&c->layers[layer].device, l->device_place);
-    }
-    l->device_place = RKVI_NO_PLACE;
-    l->device_addr = 0;
-}
-
-static void give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
-{
-    if (l->host_place != RKVI_NO_PLACE)
-        rkvi_pool_give(&c->layers[layer].host, l->host_place);
-    l->host_place = RKVI_NO_PLACE;
-    l->host_addr = 0;
-    l->host_valid = false;
-    l->out_mark = 0;
-}
-
-static rkv_status take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_place)
-{
-    *out_place = rkvi_pool_take(&c->layers[layer].device);
-    if (*out_place != RKVI_NO_PLACE)
-        return RKV_OK;
-    return rkvi_fail(RKV_E_DEVICE_LIMIT,
-                     "KV layer %u has no device place left of %u; begin fewer rows a step, or create the cache "
-                     "with more resident_cells",
-                     layer, c->layers[layer].device.max_places);
-}
-
-static void set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place)
-{
-    l->device_place = place;
-    l->device_addr = (uint64_t)(uintptr_t)rkvi_pool_at(&c->layers[layer].device, place);
-}
-
-/* A promoted tile-layer's host copy gives way: it is in the window as well. */
-static bool reclaim_host(rkvi_cache *c, uint32_t layer)
-{
-    for (uint32_t t = 0; t < c->tiles.capacity; t++) {
-        rkvi_tile_layer *l = at(c, t, layer);
-        if (c->tiles.tiles[t].serial && l->state == RKVI_IN_WINDOW && l->host_place != RKVI_NO_PLACE) {
-            give_host(c, layer, l);
-            return true;
-        }
-    }
-    return false;
-}
-
-static rkv_status take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, bool *waited)
-{
-    rkvi_pool *p = &c->layers[layer].host;
-    uint32_t place = rkvi_pool_take(p);
-    while (place == RKVI_NO_PLACE) {
-        const uint64_t bytes = rkvi_pool_next_extent_bytes(p);
-        void *extent;
-        bool w = false;
-        if (bytes) {
-            rkv_status s = rkvi_arena_take(c->arena, bytes, &extent, &w);
-            *waited = *waited || w;
-            if (s != RKV_OK)
-                return s;
-            rkvi_pool_add(p, extent);
-        } else if (!reclaim_host(c, layer)) {
-            return rkvi_fail(RKV_E_HOST_LIMIT, "KV layer %u has no host place left of %u for its tail", layer,
-                             p->max_places);
-        }
-        place = rkvi_pool_take(p);
-    }
-    l->host_place = place;
-    l->host_addr = (uint64_t)(uintptr_t)rkvi_pool_at(p, place);
-    return RKV_OK;
-}
-
-static void release_tile(rkvi_cache *c, uint32_t tile)
-{
-    if (--c->tiles.tiles[tile].refs > 0)
-        return;
-    for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
-        rkvi_tile_layer *l = at(c, tile, layer);
-        c->layers[layer].n_window -= l->state == RKVI_IN_WINDOW;
-        c->layers[layer].n_tail -= l->state == RKVI_IN_TAIL;
-        give_device(c, layer, l);
-        give_host(c, layer, l);
-        rkvi_tile_apply(l, RKVI_TILE_RELEASE);
-    }
-    rkvi_tiles_give(&c->tiles, tile);
-}
 
 /* --------------------------------------------------------------------- moves */
 
@@ -230,7 +39,7 @@ static void enter(rkvi_cache *c, uint64_t step)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < c->n_leaving; i++) {
         const rkvi_leaving v = c->leaving[i];
-        rkvi_tile_layer *l = at(c, v.tile, v.layer);
+        rkvi_tile_layer *l = rkvi_cache_tile_layer(c, v.tile, v.layer);
         if (c->tiles.tiles[v.tile].serial != v.serial || l->state != RKVI_LEAVING)
             continue;
         if (l->enter_step > step) {
@@ -238,7 +47,7 @@ static void enter(rkvi_cache *c, uint64_t step)
             continue;
         }
         rkvi_tile_apply(l, RKVI_TILE_ENTER);
-        give_device(c, v.layer, l);
+        rkvi_cache_give_device(c, v.layer, l);
         c->layers[v.layer].n_tail++;
     }
     c->n_leaving = kept;
@@ -268,7 +77,7 @@ static void want_marks(rkvi_cache *c, uint32_t layer, uint32_t place)
 static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
 {
     const uint32_t tile = g->seq->tiles[g->old_tiles - 1];
-    rkvi_tile_layer *l = at(c, tile, layer);
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_REOPEN};
     if (l->device_place != RKVI_NO_PLACE)
         want_marks(c, layer, l->device_place); /* a bring-back of an aborted step may be in flight */
@@ -282,7 +91,7 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     if (l->state != RKVI_IN_TAIL)
         return RKV_OK;
     m.kind = RKVI_MOVE_BRING_BACK;
-    rkv_status s = take_device(c, layer, &m.place);
+    rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
     if (s != RKV_OK)
         return s;
     s = add_move(c, &m);
@@ -293,7 +102,7 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     want_marks(c, layer, m.place);
     rkvi_tile_apply(l, RKVI_TILE_BRING_BACK);
     c->layers[layer].n_tail--;
-    set_device(c, layer, l, m.place);
+    rkvi_cache_set_device(c, layer, l, m.place);
     return RKV_OK;
 }
 
@@ -306,7 +115,7 @@ static bool window_has_room(const rkvi_cache *c, uint32_t layer)
  * takes room of transit. */
 static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool passes, uint32_t *n_transit)
 {
-    rkvi_tile_layer *l = at(c, tile, layer);
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     const rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_OPEN};
     uint32_t place;
     if (passes && *n_transit < c->cfg->transit_tiles) {
@@ -318,7 +127,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
         rkvi_tile_apply(l, RKVI_TILE_OPEN);
         return RKV_OK;
     }
-    rkv_status s = take_device(c, layer, &place);
+    rkv_status s = rkvi_cache_take_device(c, layer, &place);
     if (s != RKV_OK)
         return s;
     s = add_move(c, &m);
@@ -327,7 +136,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
         return s;
     }
     want_marks(c, layer, place);
-    set_device(c, layer, l, place);
+    rkvi_cache_set_device(c, layer, l, place);
     rkvi_tile_apply(l, RKVI_TILE_OPEN);
     return RKV_OK;
 }
@@ -335,7 +144,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
 /* What a tile-layer beyond the lag does at the end: stay, or leave. */
 static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t layer)
 {
-    rkvi_tile_layer *l = at(c, tile, layer);
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_KEEP};
     if (window_has_room(c, layer) && l->device_place != RKVI_NO_PLACE) {
         rkv_status s = add_move(c, &m);
@@ -346,7 +155,7 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
     m.has_copy = l->host_valid;
     m.in_step = g->entry->is_prefill;
     if (!m.has_copy) {
-        rkv_status s = take_host(c, layer, l, g->waited);
+        rkv_status s = rkvi_cache_take_host(c, layer, l, g->waited);
         if (s != RKV_OK)
             return s;
         l->out_mark = RKVI_MARK_PENDING;
@@ -355,7 +164,7 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
     if (s == RKV_OK)
         s = add_move(c, &m);
     if (s != RKV_OK && !m.has_copy)
-        give_host(c, layer, l);
+        rkvi_cache_give_host(c, layer, l);
     if (s == RKV_OK) /* this step is c->step + 1: the next begin, for the prediction */
         l->enter_step = m.in_step ? c->step + 2 : 0;
     return s;
@@ -366,7 +175,7 @@ static uint32_t first_undecided(const rkvi_cache *c, const growth *g, uint32_t l
 {
     uint32_t t = g->seq->n_tiles;
     while (t > 0) {
-        const rkvi_tile_layer *l = at(c, g->seq->tiles[t - 1], layer);
+        const rkvi_tile_layer *l = rkvi_cache_tile_layer(c, g->seq->tiles[t - 1], layer);
         if (l->state != RKVI_ON_DEVICE && l->state != RKVI_ABSENT)
             break;
         t--;
@@ -423,24 +232,6 @@ static rkv_status grow_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uin
 
 /* ----------------------------------------------------------- begin: the batch */
 
-static rkv_status has_room(const rkvi_cache *c, uint64_t tiles, uint64_t segments)
-{
-    const rkvi_config *cfg = c->cfg;
-    if (tiles > c->tiles.n_free)
-        return rkvi_fail(RKV_E_CAPACITY,
-                         "the step needs %llu new tiles of %u cells and %u of %llu are free; remove cells, clear "
-                         "sequences, or create the cache with more capacity_cells",
-                         (unsigned long long)tiles, cfg->tile_cells, c->tiles.n_free,
-                         (unsigned long long)cfg->capacity_tiles);
-    if (segments > cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA)
-        return rkvi_fail(RKV_E_CAPACITY,
-                         "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
-                         "follow by one",
-                         (unsigned long long)segments,
-                         (unsigned long long)(cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA));
-    return RKV_OK;
-}
-
 /* Counts, before anything changes: tiles and segments; lists get their room. */
 static rkv_status reserve(rkvi_cache *c, const rkvi_batch *b)
 {
@@ -457,7 +248,7 @@ static rkv_status reserve(rkvi_cache *c, const rkvi_batch *b)
         tiles += t;
         segments += g;
     }
-    return has_room(c, tiles, segments);
+    return rkvi_cache_has_room(c, tiles, segments);
 }
 
 rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_waited)
@@ -516,7 +307,7 @@ static rkv_status promote_item(rkvi_cache *c, const rkvi_ring_item *it, uint32_t
         rkvi_pool_give(pool, m.place);
         return s;
     }
-    at(c, it->tile, it->layer)->promoting = true;
+    rkvi_cache_tile_layer(c, it->tile, it->layer)->promoting = true;
     c->layers[it->layer].n_window++;
     return RKV_OK;
 }
@@ -540,7 +331,7 @@ rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32
     if (found)
         qsort(found, n_found, sizeof *found, by_serial);
     for (uint32_t i = 0; i < n_found && s == RKV_OK; i++)
-        if (window_has_room(c, found[i]->layer) && !at(c, found[i]->tile, found[i]->layer)->promoting)
+        if (window_has_room(c, found[i]->layer) && !rkvi_cache_tile_layer(c, found[i]->tile, found[i]->layer)->promoting)
             s = promote_item(c, found[i], (uint32_t)(found[i] - items));
     if (c->n_moves > c->next_promote)
         qsort(c->moves + c->next_promote, c->n_moves - c->next_promote, sizeof *c->moves, by_item);
@@ -558,12 +349,12 @@ static void settle_promotions(rkvi_cache *c)
         rkvi_move *m = &c->moves[i];
         if (m->kind != RKVI_MOVE_PROMOTE || !m->done)
             continue;
-        rkvi_tile_layer *l = at(c, m->tile, m->layer);
+        rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
         if (!l->promoting)
             continue;
         l->promoting = false;
         rkvi_tile_apply(l, RKVI_TILE_PROMOTE);
-        set_device(c, m->layer, l, m->place);
+        rkvi_cache_set_device(c, m->layer, l, m->place);
         c->layers[m->layer].n_tail--;
     }
 }
@@ -578,7 +369,7 @@ static bool has_left(const rkvi_cache *c, uint32_t layer)
 
 static void undo_move(rkvi_cache *c, rkvi_move *m)
 {
-    rkvi_tile_layer *l = at(c, m->tile, m->layer);
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
     rkvi_layer_state *ls = &c->layers[m->layer];
     switch (m->kind) {
     case RKVI_MOVE_KEEP:
@@ -589,14 +380,14 @@ static void undo_move(rkvi_cache *c, rkvi_move *m)
         break;
     case RKVI_MOVE_LEAVE:
         if (!m->done && !m->has_copy)
-            give_host(c, m->layer, l);
+            rkvi_cache_give_host(c, m->layer, l);
         break;
     case RKVI_MOVE_BRING_BACK:
         /* Not stored to yet: back to the tail, also when the copy is in flight;
          * the place's mark orders who takes it next.  (Left on the device, it
          * would be read without a wait for that copy.) */
         if (l->state == RKVI_ON_DEVICE && l->host_valid) {
-            give_device(c, m->layer, l);
+            rkvi_cache_give_device(c, m->layer, l);
             l->state = RKVI_IN_TAIL;
             ls->n_tail++;
         }
@@ -634,7 +425,7 @@ void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
 
 void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
 {
-    rkvi_tile_layer *l = at(c, m->tile, m->layer);
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
     rkvi_tile_apply(l, RKVI_TILE_LEAVE);
     l->enter_step = c->step + (m->in_step ? 1 : 2);
     l->host_valid = true;
@@ -652,14 +443,14 @@ void rkvi_cache_end(rkvi_cache *c)
     for (uint32_t i = 0; i < c->n_moves; i++) {
         rkvi_move *m = &c->moves[i];
         if (m->kind == RKVI_MOVE_KEEP)
-            rkvi_tile_apply(at(c, m->tile, m->layer), RKVI_TILE_KEEP);
+            rkvi_tile_apply(rkvi_cache_tile_layer(c, m->tile, m->layer), RKVI_TILE_KEEP);
     }
     settle_promotions(c);
 }
 
 uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
 {
-    rkvi_tile_layer *l = at(c, tile, layer);
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     /* A host place taken for leaving later in this step is no copy yet. */
     if (!l->host_valid)
         return 0;
@@ -677,7 +468,7 @@ uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
     if (leaves)
         l->out_mark = RKVI_MARK_PENDING;
     else
-        give_host(c, layer, l);
+        rkvi_cache_give_host(c, layer, l);
     return mark;
 }
 
@@ -690,28 +481,5 @@ void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from
     const uint32_t gone = rkvi_seq_truncate(s, from_pos);
     c->n_segments += s->n_segments;
     for (uint32_t i = 0; i < gone; i++)
-        release_tile(c, s->tiles[s->n_tiles + i]);
-}
-
-void rkvi_cache_check_reset(rkvi_cache *c)
-{
-    c->check_tiles = 0;
-    c->check_segments = c->n_segments;
-    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
-        c->check_fill[i] = c->seqs[i].n_tiles ? rkvi_seq_last_fill(&c->seqs[i]) : c->cfg->tile_cells;
-        c->check_pos[i] = rkvi_seq_pos_end(&c->seqs[i]);
-    }
-}
-
-rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
-{
-    for (uint32_t e = 0; e < b->n_entries; e++) {
-        const rkvi_batch_entry *be = &b->entries[e];
-        uint32_t t, g;
-        rkvi_rows_need(&c->check_fill[be->sequence], &c->check_pos[be->sequence], b->rows + be->row0, be->n_new,
-                       c->cfg->tile_cells, &t, &g);
-        c->check_tiles += t;
-        c->check_segments += g;
-    }
-    return has_room(c, c->check_tiles, c->check_segments);
+        rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
 }

@@ -1,0 +1,233 @@
+/* cache_places.c: a cache's life cycle, its places, and what would fit. */
+#include "cache_places.h"
+
+#include <stdlib.h>
+
+/* ---------------------------------------------------------------- life cycle */
+
+static rkv_status layer_init(rkvi_layer_state *l, const rkvi_layer_config *lc, void *memory)
+{
+    const uint32_t places = (uint32_t)lc->device_places, host = (uint32_t)lc->host_places;
+    rkv_status s = rkvi_pool_init(&l->device, lc->geom.bytes, places, places);
+    if (s != RKV_OK)
+        return s;
+    rkvi_pool_add(&l->device, memory);
+    if (host) {
+        s = rkvi_pool_init(&l->host, lc->geom.bytes, host, lc->extent_places);
+        if (s != RKV_OK)
+            return s;
+    }
+    l->device_marks = calloc(places, sizeof *l->device_marks);
+    l->host_in = calloc(host + 1u, sizeof *l->host_in);
+    if (l->device_marks && l->host_in)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the marks of %u places", places + host);
+}
+
+static void transit_init(rkvi_cache *c, unsigned char *room)
+{
+    const rkvi_config *cfg = c->cfg;
+    uint32_t n = 2;
+    c->transit[0].addr = (uint64_t)(uintptr_t)room;
+    c->transit[1].addr = c->transit[0].addr + cfg->transit_ring_bytes / 2;
+    uint64_t at = c->transit[0].addr + cfg->transit_ring_bytes;
+    uint32_t half = 0;
+    for (uint32_t l = 0; l < cfg->n_layers; l++) {
+        const rkvi_layer_config *lc = &cfg->layers[l];
+        if (lc->has_tail && lc->n_sites > 1) {
+            c->transit[n].addr = at;
+            c->transit_of[l] = n++;
+            at += cfg->transit_tiles * lc->geom.bytes;
+        } else if (lc->has_tail) {
+            c->transit_of[l] = half;
+            half ^= 1;
+        }
+    }
+}
+
+rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cache_memory *mem, rkvi_arena *arena)
+{
+    *c = (rkvi_cache){.cfg = cfg, .arena = arena};
+    rkv_status s = rkvi_tiles_init(&c->tiles, (uint32_t)cfg->capacity_tiles, cfg->n_layers);
+    if (s != RKV_OK)
+        return s;
+    c->seqs = calloc(cfg->n_sequences, sizeof *c->seqs);
+    c->layers = calloc(cfg->n_layers, sizeof *c->layers);
+    c->transit = calloc(cfg->n_layers + 2u, sizeof *c->transit);
+    c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
+    c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
+    c->check_fill = calloc(cfg->n_sequences, sizeof *c->check_fill);
+    c->check_pos = calloc(cfg->n_sequences, sizeof *c->check_pos);
+    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check_fill ||
+        !c->check_pos) {
+        rkvi_cache_free(c);
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
+    }
+    transit_init(c, mem->transit);
+    for (uint32_t l = 0; l < cfg->n_layers; l++) {
+        s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers[l]);
+        if (s != RKV_OK) {
+            rkvi_cache_free(c);
+            return s;
+        }
+    }
+    return RKV_OK;
+}
+
+void rkvi_cache_free(rkvi_cache *c)
+{
+    for (uint32_t i = 0; c->seqs && i < c->cfg->n_sequences; i++)
+        rkvi_seq_free(&c->seqs[i]);
+    for (uint32_t l = 0; c->layers && l < c->cfg->n_layers; l++) {
+        rkvi_pool_free(&c->layers[l].device);
+        rkvi_pool_free(&c->layers[l].host);
+        free(c->layers[l].device_marks);
+        free(c->layers[l].host_in);
+    }
+    rkvi_tiles_free(&c->tiles);
+    free(c->seqs);
+    free(c->layers);
+    free(c->transit);
+    free(c->transit_of);
+    free(c->new_tiles);
+    free(c->check_fill);
+    free(c->check_pos);
+    free(c->moves);
+    free(c->leaving);
+    *c = (rkvi_cache){0};
+}
+
+/* -------------------------------------------------------------------- places */
+
+void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
+{
+    if (l->device_place != RKVI_NO_PLACE) {
+        c->layers[layer].device_marks[l->device_place].used = c->compute_mark;
+        rkvi_pool_give(&c->layers[layer].device, l->device_place);
+    }
+    l->device_place = RKVI_NO_PLACE;
+    l->device_addr = 0;
+}
+
+void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
+{
+    if (l->host_place != RKVI_NO_PLACE)
+        rkvi_pool_give(&c->layers[layer].host, l->host_place);
+    l->host_place = RKVI_NO_PLACE;
+    l->host_addr = 0;
+    l->host_valid = false;
+    l->out_mark = 0;
+}
+
+rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_place)
+{
+    *out_place = rkvi_pool_take(&c->layers[layer].device);
+    if (*out_place != RKVI_NO_PLACE)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_DEVICE_LIMIT,
+                     "KV layer %u has no device place left of %u; begin fewer rows a step, or create the cache "
+                     "with more resident_cells",
+                     layer, c->layers[layer].device.max_places);
+}
+
+void rkvi_cache_set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place)
+{
+    l->device_place = place;
+    l->device_addr = (uint64_t)(uintptr_t)rkvi_pool_at(&c->layers[layer].device, place);
+}
+
+/* A promoted tile-layer's host copy gives way: it is in the window as well. */
+static bool reclaim_host(rkvi_cache *c, uint32_t layer)
+{
+    for (uint32_t t = 0; t < c->tiles.capacity; t++) {
+        rkvi_tile_layer *l = rkvi_cache_tile_layer(c, t, layer);
+        if (c->tiles.tiles[t].serial && l->state == RKVI_IN_WINDOW && l->host_place != RKVI_NO_PLACE) {
+            rkvi_cache_give_host(c, layer, l);
+            return true;
+        }
+    }
+    return false;
+}
+
+rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, bool *waited)
+{
+    rkvi_pool *p = &c->layers[layer].host;
+    uint32_t place = rkvi_pool_take(p);
+    while (place == RKVI_NO_PLACE) {
+        const uint64_t bytes = rkvi_pool_next_extent_bytes(p);
+        void *extent;
+        bool w = false;
+        if (bytes) {
+            rkv_status s = rkvi_arena_take(c->arena, bytes, &extent, &w);
+            *waited = *waited || w;
+            if (s != RKV_OK)
+                return s;
+            rkvi_pool_add(p, extent);
+        } else if (!reclaim_host(c, layer)) {
+            return rkvi_fail(RKV_E_HOST_LIMIT, "KV layer %u has no host place left of %u for its tail", layer,
+                             p->max_places);
+        }
+        place = rkvi_pool_take(p);
+    }
+    l->host_place = place;
+    l->host_addr = (uint64_t)(uintptr_t)rkvi_pool_at(p, place);
+    return RKV_OK;
+}
+
+void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile)
+{
+    if (--c->tiles.tiles[tile].refs > 0)
+        return;
+    for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
+        rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
+        c->layers[layer].n_window -= l->state == RKVI_IN_WINDOW;
+        c->layers[layer].n_tail -= l->state == RKVI_IN_TAIL;
+        rkvi_cache_give_device(c, layer, l);
+        rkvi_cache_give_host(c, layer, l);
+        rkvi_tile_apply(l, RKVI_TILE_RELEASE);
+    }
+    rkvi_tiles_give(&c->tiles, tile);
+}
+
+/* ------------------------------------------------------------------ capacity */
+
+rkv_status rkvi_cache_has_room(const rkvi_cache *c, uint64_t tiles, uint64_t segments)
+{
+    const rkvi_config *cfg = c->cfg;
+    if (tiles > c->tiles.n_free)
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "the step needs %llu new tiles of %u cells and %u of %llu are free; remove cells, clear "
+                         "sequences, or create the cache with more capacity_cells",
+                         (unsigned long long)tiles, cfg->tile_cells, c->tiles.n_free,
+                         (unsigned long long)cfg->capacity_tiles);
+    if (segments > cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA)
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
+                         "follow by one",
+                         (unsigned long long)segments,
+                         (unsigned long long)(cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA));
+    return RKV_OK;
+}
+
+void rkvi_cache_check_reset(rkvi_cache *c)
+{
+    c->check_tiles = 0;
+    c->check_segments = c->n_segments;
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
+        c->check_fill[i] = c->seqs[i].n_tiles ? rkvi_seq_last_fill(&c->seqs[i]) : c->cfg->tile_cells;
+        c->check_pos[i] = rkvi_seq_pos_end(&c->seqs[i]);
+    }
+}
+
+rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
+{
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        const rkvi_batch_entry *be = &b->entries[e];
+        uint32_t t, g;
+        rkvi_rows_need(&c->check_fill[be->sequence], &c->check_pos[be->sequence], b->rows + be->row0, be->n_new,
+                       c->cfg->tile_cells, &t, &g);
+        c->check_tiles += t;
+        c->check_segments += g;
+    }
+    return rkvi_cache_has_room(c, c->check_tiles, c->check_segments);
+}

@@ -1,0 +1,26 @@
+/* cache_places.h: what the files of cache share: taking and giving back places
+ * and tiles, and whether there is capacity. */
+#ifndef RKVI_CACHE_PLACES_H
+#define RKVI_CACHE_PLACES_H
+
+#include "cache.h"
+
+static inline rkvi_tile_layer *rkvi_cache_tile_layer(const rkvi_cache *c, uint32_t tile, uint32_t layer)
+{
+    return rkvi_tile_layer_at(&c->tiles, tile, layer);
+}
+
+/* Places are free at once; their marks order who takes them next. */
+void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l);
+void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l);
+rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_place);
+void rkvi_cache_set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place);
+/* May add an extent; *waited is set where that had to wait for a slab. */
+rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, bool *waited);
+/* One reference less; the last one gives all places of the tile back. */
+void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile);
+
+/* RKV_E_CAPACITY when so many new tiles, or segments in all, are too many. */
+rkv_status rkvi_cache_has_room(const rkvi_cache *c, uint64_t tiles, uint64_t segments);
+
+#endif
