@@ -258,7 +258,7 @@ static uint64_t plan(void)
 static void predict(uint64_t last)
 {
     uint64_t unused;
-    const uint32_t n = make_list(rkvi_ring_predicted_items(&w.ring), last + 1, &unused);
+    const uint32_t n = make_list(rkvi_ring_new_items(&w.ring), last + 1, &unused);
     rkvi_ring_predict(&w.ring, n, last);
     assert_true(w.ring.predict_cut || w.ring.n_items >= w.ring.n_list + n);
     assert_laid_out(w.ring.next > w.ring.n_list ? w.ring.next : w.ring.n_list);

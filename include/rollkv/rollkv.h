@@ -373,7 +373,7 @@ typedef struct rkv_cache_stats {
     uint64_t predicted_right;         /* tile-layers copied ahead of a begin whose list had them */
     uint64_t predicted_wrong;         /* and those whose list had not: they cost a copy */
     uint64_t discarded_bytes;         /* copied in and not used */
-    uint64_t own_entries;             /* list entries that sequences could not share */
+    uint64_t own_entries;             /* list entries that sequences could not share; 0 until they can */
     uint64_t pinned_bytes, unpinned_bytes; /* host memory of the tail */
     uint64_t free_tail_places, used_tail_places;
 } rkv_cache_stats;

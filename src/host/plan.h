@@ -74,7 +74,6 @@ typedef struct rkvi_plan {
     uint64_t table_bytes;        /* used of the mirror */
     uint64_t n_bases;            /* tiles of all entries */
     uint64_t list_bytes;
-    uint64_t own_entries;
     /* scratch */
     uint32_t *tile_launch;       /* [site * capacity_tiles + base]: launch, or a mark below */
     uint32_t *leaf_launch;

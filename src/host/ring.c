@@ -266,11 +266,6 @@ void rkvi_ring_plan(rkvi_ring *r, uint32_t n)
     }
 }
 
-rkvi_ring_item *rkvi_ring_predicted_items(rkvi_ring *r)
-{
-    return rkvi_ring_new_items(r);
-}
-
 /* Items from `keep` on, none of them copied, give their slots back. */
 static void forget_from(rkvi_ring *r, uint32_t keep)
 {
@@ -295,7 +290,7 @@ static bool is_laid_out(const rkvi_ring *r, uint32_t item, const rkvi_ring_item 
 
 void rkvi_ring_predict(rkvi_ring *r, uint32_t n, uint64_t last_launch)
 {
-    const rkvi_ring_item *p = rkvi_ring_predicted_items(r);
+    const rkvi_ring_item *p = rkvi_ring_new_items(r);
     uint32_t i = 0, laid_out = first_uncopied(r);
     const uint32_t n_copied = laid_out - r->n_list; /* by an earlier prediction */
     memset(r->hash, 0xff, ((size_t)r->hash_mask + 1) * sizeof *r->hash);

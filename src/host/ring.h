@@ -73,15 +73,14 @@ void rkvi_ring_free(rkvi_ring *r);
 /* Most bytes one launch may read from the ring. */
 uint64_t rkvi_ring_launch_bytes(const rkvi_ring *r, uint64_t largest_bytes);
 
-/* Where the caller writes the next list's items (room for max_items). */
+/* Where the caller writes the items of a list, or of a predicted one, that it
+ * gives to plan or predict next (room for max_items). */
 rkvi_ring_item *rkvi_ring_new_items(rkvi_ring *r);
 /* The n items written there become the list: matched with what was copied
  * ahead, the rest laid out.  Launch numbers never fall along it. */
 void rkvi_ring_plan(rkvi_ring *r, uint32_t n);
-/* n further items, written behind the list (rkvi_ring_predicted_items), are
- * laid out as far as the slots they need are read by launches <= last_launch.
+/* n further items, written there, are laid out as far as the slots they need are read by launches <= last_launch.
  * Those that an earlier prediction has copied already are left out. */
-rkvi_ring_item *rkvi_ring_predicted_items(rkvi_ring *r);
 void rkvi_ring_predict(rkvi_ring *r, uint32_t n, uint64_t last_launch);
 /* Forgets the predicted items that are not copied yet. */
 void rkvi_ring_unpredict(rkvi_ring *r);

@@ -61,7 +61,8 @@ static void predict_batch(rkv_cache *h)
     }
 }
 
-static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, bool predict)
+/* The launches of the batch are numbered from launch_base on. */
+static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t launch_base)
 {
     const bool op_level = h->cfg.mode == RKV_MODE_OP_LEVEL;
     const uint64_t most = rkvi_ring_launch_bytes(&h->ring, h->cfg.largest_tile_layer_bytes);
@@ -71,20 +72,19 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, bool predic
                             .seqs = h->cache.seqs,
                             .batch = batch,
                             .step = h->cache.step,
-                            .launch_base = h->launched + 1 + (predict ? h->plan.n_launches : 0),
+                            .launch_base = launch_base,
                             .launch_bytes = op_level ? 0 : most,
                             .group_bytes = group,
-                            .target_runs = h->target_runs,
-                            .predict = predict};
+                            .target_runs = h->target_runs};
 }
 
 static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
 {
     if (h->ring.bytes == 0 || h->cfg.mode == RKV_MODE_OP_LEVEL || (h->cfg.flags & RKV_FLAG_NO_PREDICT))
         return;
-    rkvi_plan_view v = view_of(h, next, true);
-    v.launch_base = last_launch + 1;
-    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_predicted_items(&h->ring));
+    rkvi_plan_view v = view_of(h, next, last_launch + 1);
+    v.predict = true;
+    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
     rkvi_ring_predict(&h->ring, n, last_launch);
 }
 
@@ -110,7 +110,7 @@ static rkv_status take_tables(rkv_cache *h)
 
 static rkv_status plan_step(rkv_cache *h)
 {
-    const rkvi_plan_view v = view_of(h, &h->batch, false);
+    const rkvi_plan_view v = view_of(h, &h->batch, h->launched + 1);
     const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
     const uint64_t wrong = h->ring.predicted_wrong;
     rkv_status s = RKV_OK;
@@ -207,7 +207,6 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->next_site = 0;
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
-    h->stats.own_entries += h->plan.own_entries;
     /* Hints tell of a batch that changes: better to wait for the next one. */
     if ((!h->missed && !h->hint_differs) || repeats) {
         predict_batch(h);
