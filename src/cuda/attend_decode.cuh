@@ -40,18 +40,19 @@
 template <typename S, int NC>
 static __device__ void rkvk_load_q(rkvk_decode_smem<S> &sm, const rkvi_attend_args &a, const rkvk_decode_work &w)
 {
+    const rkvi_tensor q = rkvk_item_q(a, *w.item);
     for (int i = (int)threadIdx.x; i < S::STEPS * NC * 32; i += RKVK_THREADS) {
         const int lane = i & 31, n = i / 32 % NC, step = i / 32 / NC;
         const uint32_t column = (uint32_t)(n * 8 + (lane >> 2));
         float x[4] = {0, 0, 0, 0};
         if (column < w.n_columns) {
             const uint32_t c = w.column0 + column;
-            const uint64_t row = (uint64_t)w.walk.entry->row0 + w.item->row + c / w.group;
-            const int64_t at = (int64_t)row * a.q.row_stride +
-                               (int64_t)(w.walk.head * w.group + c % w.group) * a.q.head_stride;
+            const uint64_t row = rkvk_item_row(a, *w.item, c / w.group);
+            const int64_t at = (int64_t)row * q.row_stride +
+                               (int64_t)(w.walk.head * w.group + c % w.group) * q.head_stride;
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                x[j] = rkvk_q_at(a.q, at + rkvk_k_dim<S::TK>(step, lane & 3, j));
+                x[j] = rkvk_q_at(q, at + rkvk_k_dim<S::TK>(step, lane & 3, j));
         }
         constexpr bool bf16 = S::TK == RKV_TYPE_BF16;
         sm.q[i] = make_uint2(rkvk_pack<bf16>(x[0], x[1]), rkvk_pack<bf16>(x[2], x[3]));
@@ -66,7 +67,7 @@ static __device__ void rkvk_load_reach(rkvk_decode_smem<S> &sm, const rkvi_atten
     const uint32_t lane = threadIdx.x;
     rkvk_reach r = rkvk_reach_none();
     if (lane < w.n_columns)
-        r = rkvk_reach_of(a, (uint64_t)w.walk.entry->row0 + w.item->row + (w.column0 + lane) / w.group);
+        r = rkvk_reach_of(a, rkvk_item_row(a, *w.item, (w.column0 + lane) / w.group));
     if (lane < S::NC_MAX * 8)
         sm.reach[lane] = r;
     rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(r));

@@ -89,14 +89,15 @@ template <typename S>
 static __device__ void rkvk_prefill_load_q(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
                                            const rkvk_prefill_work &w)
 {
+    const rkvi_tensor q = rkvk_item_q(a, *w.item);
     for (int i = (int)threadIdx.x; i < S::ROWS * S::DK / 2; i += RKVK_THREADS) {
         const int row = i / (S::DK / 2), dim = i % (S::DK / 2) * 2;
         float x = 0, y = 0;
         if ((uint32_t)row < w.n_rows) {
-            const uint64_t r = (uint64_t)w.walk.entry->row0 + w.item->row + w.row0 + (uint32_t)row;
-            const int64_t at = (int64_t)r * a.q.row_stride + (int64_t)w.q_head * a.q.head_stride + dim;
-            x = rkvk_q_at(a.q, at);
-            y = rkvk_q_at(a.q, at + 1);
+            const uint64_t r = rkvk_item_row(a, *w.item, w.row0 + (uint32_t)row);
+            const int64_t at = (int64_t)r * q.row_stride + (int64_t)w.q_head * q.head_stride + dim;
+            x = rkvk_q_at(q, at);
+            y = rkvk_q_at(q, at + 1);
         }
         *reinterpret_cast<uint32_t *>(sm.q + row * S::K_PITCH + dim * 2) = rkvk_pack<S::BF16_K>(x, y);
     }
@@ -112,7 +113,7 @@ static __device__ void rkvk_prefill_load_reach(rkvk_prefill_smem<S> &sm, const r
         const uint32_t row = threadIdx.x + 32 * i;
         r[i] = rkvk_reach_none();
         if (row < w.n_rows)
-            r[i] = rkvk_reach_of(a, (uint64_t)w.walk.entry->row0 + w.item->row + w.row0 + row);
+            r[i] = rkvk_reach_of(a, rkvk_item_row(a, *w.item, w.row0 + row));
         sm.reach[row] = r[i];
     }
     r[0].lo = r[0].lo < r[1].lo ? r[0].lo : r[1].lo;

@@ -196,6 +196,25 @@ static __device__ __forceinline__ float rkvk_score(float s, float scale, float s
     return cell - c0 < c1 - c0 ? s : rkvk_empty_m();
 }
 
+/* rkvi_item_row() and rkvi_item_q() of ops.h. */
+static __device__ __forceinline__ uint64_t rkvk_item_row(const rkvi_attend_args &a, const rkvi_item &item, uint32_t r)
+{
+    return a.row_map ? a.row_map[(uint64_t)item.row + r] : (uint64_t)a.entries[item.entry].row0 + item.row + r;
+}
+
+static __device__ __forceinline__ rkvi_tensor rkvk_item_q(const rkvi_attend_args &a, const rkvi_item &item)
+{
+    const uint32_t turn = item.flags >> RKVI_ITEM_TURN_SHIFT;
+    rkvi_tensor q = a.q;
+    if (turn) {
+        q.data = const_cast<float *>(a.turned + (turn - 1) * a.turned_stride);
+        q.type = RKV_TYPE_F32;
+        q.head_stride = a.geom.dk;
+        q.row_stride = (int64_t)a.q_heads * a.geom.dk;
+    }
+    return q;
+}
+
 /* q's element, in f32. */
 static __device__ __forceinline__ float rkvk_q_at(const rkvi_tensor &t, int64_t at)
 {

@@ -73,7 +73,12 @@ typedef struct rkvi_row {
     int64_t from, to;
 } rkvi_row;
 
-/* Work item of decode and prefill.  grid = n_items * KV heads, index =
+/* An item's rows are `rows` [entry.row0 + row + r], unless the arguments have a
+ * row map: then row r is the step's row row_map[row + r], and may belong to
+ * another entry that shares the item's leaves (same tiles, positions and leaf
+ * numbers).  The entry says where the cells lie in either case.
+ *
+ * Work item of decode and prefill.  grid = n_items * KV heads, index =
  * item * n_heads + head; all query heads of the KV head's group are computed
  * together, so that each K and V row is loaded once.
  * decode:  rows [row, row + n_rows) of the entry; leaves [leaf0, leaf1) within
@@ -88,7 +93,10 @@ typedef struct rkvi_item {
     uint64_t leaf0, leaf1;
     uint64_t slot;
 } rkvi_item;
-enum { RKVI_ITEM_FIRST = 1 };
+enum {
+    RKVI_ITEM_FIRST = 1,
+    RKVI_ITEM_TURN_SHIFT = 8 /* flags >> 8: which turned q its leaves want; 0: q as it is */
+};
 
 /* Merge of the nodes [node0, node0 + n_nodes), ascending in leaf0, of rows
  * [row, row + n_rows) of an entry (row r reads slot + r - row of each node)
@@ -134,6 +142,9 @@ typedef struct rkvi_attend_args {
     const rkvi_item *items;
     float *partials;
     rkvi_tensor q;
+    const uint32_t *row_map; /* NULL: items' rows are their entry's */
+    const float *turned;     /* q rotated back, dense f32: [turn - 1][row of the step][q head][dk] */
+    uint64_t turned_stride;  /* floats from one turn to the next */
     rkvi_site_mask mask;
     uint32_t q_heads; /* a whole multiple of geom.n_heads; head h uses KV head h / (q_heads / n_heads) */
     float scale;
@@ -185,6 +196,27 @@ typedef struct rkvi_ops {
     rkvi_op_fn fn[RKVI_OP_COUNT];
     const char *name; /* "ref", "avx2", "avx512" */
 } rkvi_ops;
+
+/* The step's row that row r of an item is. */
+static inline uint64_t rkvi_item_row(const uint32_t *row_map, const rkvi_entry *entry, const rkvi_item *item,
+                                     uint32_t r)
+{
+    return row_map ? row_map[(uint64_t)item->row + r] : (uint64_t)entry->row0 + item->row + r;
+}
+
+/* The q that an item's leaves are scored with. */
+static inline rkvi_tensor rkvi_item_q(const rkvi_attend_args *a, const rkvi_item *item)
+{
+    const uint32_t turn = item->flags >> RKVI_ITEM_TURN_SHIFT;
+    rkvi_tensor q = a->q;
+    if (turn) {
+        q.data = (void *)(uintptr_t)(a->turned + (turn - 1) * a->turned_stride);
+        q.type = RKV_TYPE_F32;
+        q.head_stride = a->geom.dk;
+        q.row_stride = (int64_t)a->q_heads * a->geom.dk;
+    }
+    return q;
+}
 
 /* The positions [*lo, *hi) that a row sees under a mask. */
 static inline void rkvi_visible(const rkvi_row *row, rkvi_site_mask mask, int64_t *lo, int64_t *hi)

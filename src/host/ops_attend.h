@@ -46,7 +46,7 @@ static inline bool rkvi_job_leaf(const rkvi_job *j, uint64_t leaf, rkvi_plane *k
     return true;
 }
 
-/* The cells of a leaf, numbered within the tile, that a row of the item sees:
+/* The cells of a leaf, numbered within the tile, that row `row` of the item sees:
  * [*t0, *t1), empty when *t0 >= *t1. */
 static inline void rkvi_job_cells(const rkvi_job *j, uint64_t leaf, uint32_t row, uint32_t *t0,
                                   uint32_t *t1)
@@ -54,7 +54,7 @@ static inline void rkvi_job_cells(const rkvi_job *j, uint64_t leaf, uint32_t row
     const rkvi_span *s = &j->a->spans[j->entry->span0 + leaf];
     int64_t lo, hi;
     uint32_t c0, c1;
-    rkvi_visible(&j->a->rows[(uint64_t)j->entry->row0 + row], j->a->mask, &lo, &hi);
+    rkvi_visible(&j->a->rows[rkvi_item_row(j->a->row_map, j->entry, j->item, row)], j->a->mask, &lo, &hi);
     rkvi_span_visible(s, lo, hi, &c0, &c1);
     if (c0 >= c1)
         c0 = c1 = 0;

@@ -90,12 +90,12 @@ typedef void (*head_fn)(const rkvi_job *j, uint32_t row, const float *q, rkvi_pa
 static void attend(const rkvi_attend_args *a, uint64_t index, head_fn fn)
 {
     const rkvi_job j = rkvi_job_make(a, index);
+    const rkvi_tensor item_q = rkvi_item_q(a, j.item);
     float q[DIM];
     for (uint32_t r = 0; r < j.item->n_rows; r++) {
-        const uint32_t row = j.item->row + r;
         for (uint32_t h = j.head0; h < j.head0 + j.group; h++) {
-            rkvi_tensor_get(&a->q, (uint64_t)j.entry->row0 + row, h, a->geom.dk, q);
-            fn(&j, row, q,
+            rkvi_tensor_get(&item_q, rkvi_item_row(a->row_map, j.entry, j.item, r), h, a->geom.dk, q);
+            fn(&j, r, q,
                rkvi_partial_at(a->partials, j.item->slot + r, a->q_heads, a->geom.dv, h));
         }
     }

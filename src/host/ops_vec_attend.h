@@ -303,13 +303,14 @@ static void chunk_leaf(vec_chunk *w, const rkvi_job *j, uint64_t leaf)
 static void chunk_begin(vec_chunk *w, const rkvi_job *j, uint64_t first, uint32_t n)
 {
     const rkvi_attend_args *a = j->a;
+    const rkvi_tensor q = rkvi_item_q(a, j->item);
     w->n = n;
     w->dk_pad = vec_pad(a->geom.dk);
     w->dv_pad = vec_pad(a->geom.dv);
     for (uint32_t c = 0; c < n; c++) {
-        const uint32_t row = j->item->row + (uint32_t)((first + c) / j->group);
+        const uint32_t row = (uint32_t)((first + c) / j->group);
         const uint32_t head = j->head0 + (uint32_t)((first + c) % j->group);
-        vec_tensor(&a->q, (uint64_t)j->entry->row0 + row, head, a->geom.dk,
+        vec_tensor(&q, rkvi_item_row(a->row_map, j->entry, j->item, row), head, a->geom.dk,
                    w->q + (size_t)c * w->dk_pad);
     }
 }
@@ -318,8 +319,7 @@ static void chunk_begin(vec_chunk *w, const rkvi_job *j, uint64_t first, uint32_
 static void chunk_cells(vec_chunk *w, const rkvi_job *j, uint64_t first, uint64_t leaf)
 {
     for (uint32_t c = 0; c < w->n; c++) {
-        const uint32_t row = j->item->row + (uint32_t)((first + c) / j->group);
-        rkvi_job_cells(j, leaf, row, &w->col[c].t0, &w->col[c].t1);
+        rkvi_job_cells(j, leaf, (uint32_t)((first + c) / j->group), &w->col[c].t0, &w->col[c].t1);
     }
 }
 
