@@ -45,6 +45,17 @@ typedef struct cliff_row {
     double over_plain;     /* cuda: resident step over a plain read of weights, K and V */
 } cliff_row;
 
+/* cuda: the ways to carry out a product, and what came out for one size. */
+typedef enum { CLIFF_CUBLAS, CLIFF_CUBLASLT, CLIFF_GEMV, CLIFF_KINDS } cliff_kind;
+typedef struct cliff_product_figures {
+    uint32_t in, out, n_tried; /* ways that could do it */
+    cliff_kind kind;           /* chosen */
+    double bytes_per_s[CLIFF_KINDS]; /* of W, the best of each kind; 0: none */
+    bool is_even;                    /* all ways tried agreed to within 1 % of the largest element */
+} cliff_product_figures;
+
+#define CLIFF_PRODUCT_SIZES 16u
+
 /* cuda: what it ran on. */
 typedef struct cliff_gpu {
     char name[64], driver[64], cuda[64];
@@ -52,7 +63,8 @@ typedef struct cliff_gpu {
     double plain_link_bytes_per_s, repeat; /* without repeats; how often a copy was carried out */
     double read_bytes_per_s;               /* best plain read of the weights */
     double products_ns;                    /* a step's products alone */
-    uint32_t n_products_lt, n_products;    /* sizes of products that run by cuBLASLt, of all */
+    cliff_product_figures products[CLIFF_PRODUCT_SIZES]; /* of each size */
+    uint32_t n_products;
 } cliff_gpu;
 
 typedef struct cliff_curve {

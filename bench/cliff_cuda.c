@@ -262,7 +262,7 @@ static rkv_status start(run *r)
     if (s != RKV_OK)
         return s;
     c->gpu.weight_bytes = cliff_engine_bytes(r->engine);
-    cliff_engine_chosen(r->engine, &c->gpu.n_products_lt, &c->gpu.n_products);
+    c->gpu.n_products = cliff_engine_figures(r->engine, c->gpu.products);
     /* The compute is at most some more than the products; no larger cache than the points need. */
     const double most_point = c->options.points[c->options.n_points - 1];
     const uint64_t needed = tiles_at(c, most_point, 1.5 * c->gpu.products_ns + 1e6) + 1;

@@ -4,7 +4,6 @@
  */
 #include "cliff_engine.h"
 
-#include "cliff_products.h"
 #include "diag.h"
 
 #include <stdlib.h>
@@ -333,7 +332,7 @@ rkv_status cliff_engine_measure(cliff_engine *e, double *out_products_ns, double
     return s;
 }
 
-void cliff_engine_chosen(const cliff_engine *e, uint32_t *out_lt, uint32_t *out_all)
+uint32_t cliff_engine_figures(const cliff_engine *e, cliff_product_figures out[CLIFF_PRODUCT_SIZES])
 {
-    cliff_products_chosen(e->products, out_lt, out_all);
+    return cliff_products_figures(e->products, out);
 }

@@ -13,6 +13,7 @@
 #ifndef CLIFF_ENGINE_H
 #define CLIFF_ENGINE_H
 
+#include "cliff_products.h"
 #include "cliff_world.h"
 
 #include <cuda_runtime_api.h>
@@ -44,8 +45,8 @@ uint64_t cliff_engine_gap_bytes(const cliff_engine *e, uint32_t site);
 /* A step's products alone, median; the best plain read of the weights. */
 rkv_status cliff_engine_measure(cliff_engine *e, double *out_products_ns, double *out_read_bytes_per_s);
 
-/* How many sizes of products run by an algorithm of cuBLASLt's, of how many. */
-void cliff_engine_chosen(const cliff_engine *e, uint32_t *out_lt, uint32_t *out_all);
+/* Of each size of products; returns how many there are. */
+uint32_t cliff_engine_figures(const cliff_engine *e, cliff_product_figures out[CLIFF_PRODUCT_SIZES]);
 
 /* Records "what: CUDA's sentence". */
 rkv_status cliff_cuda_fail(cudaError_t error, const char *what);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * cliff_products.h: products of a matrix and one row on a GPU, as fast as
- * cuBLAS has them: for each size the fastest of cuBLAS's own choice and the
- * algorithms that cuBLASLt proposes, measured on the weights themselves.
+ * cliff_products.h: products of a matrix and one row on a GPU, each size in the
+ * fastest way found: cuBLAS's own choice, the algorithms that cuBLASLt proposes
+ * (y as a column and as a row), and a kernel for one row (bench_cuda_gemv.h).
+ * All are measured on the weights themselves, one after another, so that no
+ * cache holds them.
  */
 #ifndef CLIFF_PRODUCTS_H
 #define CLIFF_PRODUCTS_H
 
-#include "rollkv/types.h"
+#include "cliff.h"
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -26,7 +28,7 @@ rkv_status cliff_products_create(const cliff_product *all, uint32_t n, const voi
                                  cliff_products **out);
 void cliff_products_destroy(cliff_products *p);
 rkv_status cliff_products_run(cliff_products *p, const cliff_product *product, const void *x, void *y);
-/* How many of the sizes run by an algorithm of cuBLASLt's, of how many. */
-void cliff_products_chosen(const cliff_products *p, uint32_t *out_lt, uint32_t *out_all);
+/* Returns how many there are. */
+uint32_t cliff_products_figures(const cliff_products *p, cliff_product_figures out[CLIFF_PRODUCT_SIZES]);
 
 #endif

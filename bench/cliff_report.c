@@ -25,15 +25,28 @@ static const char *executor_words(const cliff_curve *c)
 
 /* ---------------------------------------------------------------------- table */
 
+static const char *const kind_names[CLIFF_KINDS] = {"cuBLAS", "cuBLASLt", "gemv"};
+
 static void print_gpu_head(const cliff_curve *c, FILE *f)
 {
     const cliff_gpu *g = &c->gpu;
     fprintf(f, "%s, NVIDIA driver %s (CUDA %s); commit %s\n", g->name, g->driver, g->cuda,
             c->options.commit ? c->options.commit : BENCH_COMMIT);
     fprintf(f, "weights %.2f GB, plain read of them %.2f TB/s; the products alone take %.3f ms, %.3f x "
-               "a plain read (%u of %u sizes by cuBLASLt)\n",
+               "a plain read\n",
             (double)g->weight_bytes * 1e-9, g->read_bytes_per_s * 1e-12, g->products_ns * MS,
-            g->products_ns * 1e-9 * g->read_bytes_per_s / (double)g->weight_bytes, g->n_products_lt, g->n_products);
+            g->products_ns * 1e-9 * g->read_bytes_per_s / (double)g->weight_bytes);
+    fprintf(f, "product of  in x out:  TB/s by");
+    for (uint32_t k = 0; k < CLIFF_KINDS; k++)
+        fprintf(f, " %8s", kind_names[k]);
+    fprintf(f, "  (several of a size one after another; ways tried)\n");
+    for (uint32_t i = 0; i < g->n_products; i++) {
+        const cliff_product_figures *p = &g->products[i];
+        fprintf(f, "%14u x %6u %8s", p->in, p->out, "");
+        for (uint32_t k = 0; k < CLIFF_KINDS; k++)
+            fprintf(f, " %8.2f", p->bytes_per_s[k] * 1e-12);
+        fprintf(f, "  by %s (%u)%s\n", kind_names[p->kind], p->n_tried, p->is_even ? "" : ", some disagree");
+    }
     if (g->repeat > 1)
         fprintf(f, "the link is slowed from %.2f GB/s: each copy is carried out %.2f times\n",
                 g->plain_link_bytes_per_s * 1e-9, g->repeat);
@@ -124,8 +137,18 @@ static void json_gpu(json *j, const cliff_gpu *g)
     json_number(j, "plain_read_bytes_per_s", g->read_bytes_per_s);
     json_count(j, "weight_bytes", g->weight_bytes);
     json_number(j, "products_ns", g->products_ns);
-    json_count(j, "product_sizes", g->n_products);
-    json_count(j, "product_sizes_by_cublaslt", g->n_products_lt);
+    json_open(j, "products", '[');
+    for (uint32_t i = 0; i < g->n_products; i++) {
+        const cliff_product_figures *p = &g->products[i];
+        json_open(j, NULL, '{');
+        json_count(j, "in", p->in);
+        json_count(j, "out", p->out);
+        json_string(j, "by", kind_names[p->kind]);
+        for (uint32_t k = 0; k < CLIFF_KINDS; k++) /* bytes a second */
+            json_number(j, kind_names[k], p->bytes_per_s[k]);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
     json_close(j, '}');
 }
 
