@@ -186,7 +186,7 @@ static void make_merge(world *w, site *s, const shape *x, const rkvi_item *items
 static void make_decode(world *w, site *s, const shape *x)
 {
     const uint64_t leaves = rkvi_div_up(x->cells, s->geom.leaf_cells);
-    const uint64_t want = w->o.runs ? w->o.runs : 4 * (uint64_t)w->n_sm;
+    const uint64_t want = w->o.runs ? w->o.runs : 4 * (uint64_t)w->n_sm / x->kv_heads + 1; /* as plan has it */
     uint64_t k = 0;
     while ((leaves >> k) > want)
         k++;
@@ -425,7 +425,7 @@ static void all_decode(world *w)
 static void all_prefill(world *w)
 {
     static const uint32_t heads[][3] = {{40, 8, 128}, {9, 3, 64}, {16, 8, 256}};
-    static const uint32_t chunks[][2] = {{512, 8 * K}, {2048, 8 * K}, {2048, 32 * K}, {8192, 32 * K}, {2048, 128 * K}};
+    static const uint32_t chunks[][2] = {{512, 8 * K}, {2048, 8 * K}, {2048, 32 * K}, {8192, 32 * K}, {512, 128 * K}, {2048, 128 * K}};
     printf("\n%-8s %-8s %-10s %7s %5s %10s %10s %8s %8s\n", "K", "V", "heads/D", "cells", "rows", "prefill us", "+merge",
            "TFLOP/s", "+merge");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)

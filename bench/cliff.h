@@ -31,6 +31,7 @@ typedef struct cliff_options {
     uint64_t most_tail_bytes; /* cuda: points beyond are cut to it */
     uint64_t seed;
     bool waits; /* the host waits for each step */
+    bool no_op_level; /* cuda: its figures stay 0 */
     const char *commit; /* NULL: the build's */
 } cliff_options;
 

@@ -280,7 +280,8 @@ rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_cu
         return rkvi_fail(RKV_E_ARGUMENT, "no points to measure");
     rkv_status s = start(&r);
     for (uint32_t m = 0; m < CLIFF_MODES && s == RKV_OK; m++)
-        s = run_mode(&r, (cliff_mode)m);
+        if (m != CLIFF_OP_LEVEL || !options->no_op_level)
+            s = run_mode(&r, (cliff_mode)m);
     if (s == RKV_OK)
         conclude(out);
     cliff_engine_destroy(r.engine);

@@ -53,6 +53,8 @@ static const char help[] =
     "                       the largest tail behind them)\n"
     "* --tail-gib X         largest tail, cuda; points beyond are cut to it (16, or\n"
     "                       what fits on the GPU when all is resident)\n"
+    "* --window-tiles N      tiles of a streaming layer that stay on the device (16)\n"
+    "* --no-op-level        leave that mode out: it is slow where the tail is large; cuda\n"
     "* --wait               the host waits for each step before it begins the next\n"
     "* --steps N            measured steps a point (32; host: 16; cuda: 24)\n"
     "  --seed N             of the jitter (1)\n"
@@ -70,7 +72,7 @@ typedef struct arguments {
 
 enum {
     O_EXECUTOR = 1, O_SHAPE, O_SITES, O_EVERY, O_KV_HEADS, O_HEAD_DIM, O_COMPUTE, O_HEAD, O_JITTER, O_LINK,
-    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_HELP
+    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_HELP
 };
 
 static const struct option long_options[] = {
@@ -81,6 +83,7 @@ static const struct option long_options[] = {
     {"ring-mb", 1, NULL, O_RING},       {"points", 1, NULL, O_POINTS},   {"steps", 1, NULL, O_STEPS},
     {"seed", 1, NULL, O_SEED},          {"json", 1, NULL, O_JSON},       {"svg", 1, NULL, O_SVG},
     {"tail-gib", 1, NULL, O_TAIL},      {"commit", 1, NULL, O_COMMIT},
+    {"window-tiles", 1, NULL, O_WINDOW}, {"no-op-level", 0, NULL, O_NO_OP},
     {"wait", 0, NULL, O_WAIT},          {"help", 0, NULL, O_HELP},       {NULL, 0, NULL, 0}};
 
 /* A number in [low, high], or a sentence and false. */
@@ -194,6 +197,8 @@ static bool one_option(int o, const char *name, const char *text, arguments *a)
         a->options.most_tail_bytes = (uint64_t)(v * (double)GIB);
         return true;
     case O_WAIT: a->options.waits = true; return true;
+    case O_WINDOW: return count(name, text, 1 << 20, &a->options.window_tiles);
+    case O_NO_OP: a->options.no_op_level = true; return true;
     default: return machine_option(o, name, text, &a->options);
     }
 }

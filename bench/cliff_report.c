@@ -316,7 +316,7 @@ void cliff_write_svg(const cliff_curve *c, FILE *file)
                                  .subtitle = subtitle,
                                  .x_label = "tail bytes a step (MB)",
                                  .y_label = "step time (ms)",
-                                 .series = series,
-                                 .n_series = ALL,
+                                 .series = series + c->options.no_op_level,
+                                 .n_series = ALL - c->options.no_op_level,
                                  .n_points = n});
 }

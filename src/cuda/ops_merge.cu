@@ -2,22 +2,25 @@
  *
  * ops_merge.cu: the nodes of a row to one node, or to the output.
  *
- * A block takes one row and query head at a time.  Thread (x, y) keeps element
- * x of o; y is one of 2^B groups of nodes.  The groups are the aligned parts
- * into which the top B bits in which the row's leaf numbers differ cut the
- * tree (B = 2 here), so each group's nodes are a subtree of their own: reducing them side by
+ * A warp keeps 32 x VEC elements of o of one row and query head, each lane VEC
+ * of them, and m and l in every lane alike; it takes nodes one after another and
+ * merges them with a stack, as their leaf numbers say (rkvk_tree_merges).  The
+ * warps of a block are [group][slice of o].
+ *
+ * Many nodes of few rows are shared among the groups: those are the aligned
+ * parts into which the top bits in which the row's leaf numbers differ cut the
+ * tree, so each group's nodes are a subtree of their own; reducing them side by
  * side and then the groups' roots is the same tree, merge by merge.
  *
  *   nodes      0 1 2 3 | 8 9 | 17 | 25 26       leaf numbers, top bits xx...
- *   group y       0       1     2      3
+ *   group          0       1     2      3
  *   roots          \_____/       \____/
  *   row                 \________/
  *
- * The merges of a tree and what they multiply by follow from leaf numbers and m
- * alone.  So a group takes its nodes in chunks of 32: its first warp, a lane a
- * node, writes the chunk's merges down in shared memory (plan_chunk), while the
- * loads of o, which depend on none of it, are under way; then each thread runs
- * them on its element and on l (run_chunk).
+ * Few nodes of many rows (a prefill's states): each group has a row of its own.
+ *
+ * Blocks start while the kernel before ends: what they read of the step's
+ * tables, which that kernel does not write, comes before rkvk_wait_before.
  *
  * Values are those of the plain C reference (ops_ref_merge.c), bit by bit.
  */
@@ -28,252 +31,205 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#define SPLIT_BITS_MIN 2u /* for dv > 128; else there are threads for twice as many groups */
-#define SPLIT_BITS_MAX 3u
-#define SPLITS_MAX (1u << SPLIT_BITS_MAX)
-#define MERGE_THREADS_MAX 1024u
-/* Levels strictly fall along the stack, so below its top it holds one node less
- * than a group's leaf numbers have bits: enough for 2^35 leaves. */
-#define STACK_DEPTH 32u
-#define CHUNK 32u     /* nodes: a lane each */
-#define AHEAD 8u      /* loads of o that a thread issues at once; two such lots are under way */
+#define MERGE_THREADS_MAX 512u
+#define GROUPS_MAX 8u
+#define SHARED_FLOATS 4096u /* the groups' roots: groups x dv at most */
+/* Levels strictly fall along the stack, so it holds no more nodes than a row's
+ * leaf numbers have bits: enough for 2^35 leaves. */
+#define STACK_DEPTH 36u
+#define CHUNK 32u     /* nodes whose slots, m and l a warp's lanes load, one each */
 #define ROWS_APART 4u /* blocks over the rows of an item */
 #define ALL_LANES 0xffffffffu
-#define DEAD 0xffu /* in `before`: an empty node, or none */
 
-typedef struct value {
-    float m, l, o;
-} value;
+/* Loads of o that a lane issues at once; two such lots are under way. */
+static __host__ __device__ constexpr uint32_t ahead(int vec)
+{
+    return 16u / (uint32_t)vec;
+}
 
-/* The merges of a chunk's nodes, and those of what is pending from before. */
-typedef struct program {
-    float2 factors[STACK_DEPTH + CHUNK]; /* of the lower and the upper side, in order */
-    float l[CHUNK];
-    uint8_t before[CHUNK]; /* merges before the node is pushed */
-    uint32_t n_end;        /* merges after the last node: all that is left, at the group's end */
-    float m;               /* of the top after all this */
-} program;
+template <int VEC> struct value {
+    float m, l, o[VEC];
+};
 
-/* The group's pending nodes as its first warp sees them, alike in all lanes but
- * for m: lane i keeps entry i's.  Two neighbours a < b of the stack meet at the
- * level of the highest bit of a ^ b; as levels fall along the stack, the set of
- * their bits is the stack's shape, and pushing a node first merges all levels
- * below the one at which it meets the node before it (rkvk_tree_merges). */
-typedef struct shape {
-    uint32_t n; /* the top included, which lies in `top` */
-    uint64_t levels;
-    uint64_t last_leaf; /* of the last node pushed */
-    float top, m;
-} shape;
-
-/* A block's: chunks write to two programs by turns, so that one barrier a chunk
- * suffices; shapes wait here from chunk to chunk, a lane's each, to save registers. */
-typedef struct plans {
-    program programs[2][SPLITS_MAX];
-    shape shapes[SPLITS_MAX][32];
-} plans;
-
-static __device__ __forceinline__ value merge(value a, value b)
+template <int VEC>
+static __device__ __forceinline__ value<VEC> merge(const value<VEC> &a, const value<VEC> &b)
 {
     const rkvk_factors f = rkvk_merge_factors(a.m, b.m);
-    const value v = {f.m, rkvk_merge_value(f, a.l, b.l), rkvk_merge_value(f, a.o, b.o)};
+    value<VEC> v;
+    v.m = f.m;
+    v.l = rkvk_merge_value(f, a.l, b.l);
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        v.o[i] = rkvk_merge_value(f, a.o[i], b.o[i]);
     return v;
 }
 
-static __device__ __forceinline__ const float *partial_at(const rkvi_merge_args &a, uint64_t slot)
+template <int VEC> static __device__ __forceinline__ value<VEC> empty_value(void)
 {
-    return a.partials + slot * ((uint64_t)a.q_heads * (a.dv + 2));
+    value<VEC> v;
+    v.m = rkvk_empty_m();
+    v.l = 0;
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        v.o[i] = 0;
+    return v;
 }
 
-/* ------------------------------------------------------------- the program */
+/* ------------------------------------------------------------------- stack */
 
-/* Sides of the chunk's merges: lane i has the i-th and the (i + 32)-th. */
-typedef struct sides {
-    uint32_t n;
-    float lower[2], upper[2];
-} sides;
+/* Pending nodes, the same in all lanes but for o.  Two neighbours a < b meet at
+ * the level of the highest bit of a ^ b; levels fall along the stack, so the set
+ * of their bits is its shape, and pushing a node first merges all levels below
+ * the one at which it meets the node before it. */
+template <int VEC> struct stack {
+    uint64_t levels, last_leaf;
+    uint32_t n; /* below the top; the top is empty at first */
+    value<VEC> top, below[STACK_DEPTH];
+};
 
-static __device__ __forceinline__ void plan_merges(shape &s, sides &out, uint32_t n, uint32_t lane)
+template <int VEC> static __device__ __forceinline__ void merge_top(stack<VEC> &s, uint32_t n)
 {
 #pragma unroll 1
-    for (; n > 0; n--) {
-        const float below = __shfl_sync(ALL_LANES, s.m, (int)s.n - 2);
-        if (lane == out.n % 32) {
-            const bool second = out.n >= 32;
-            out.lower[0] = second ? out.lower[0] : below;
-            out.upper[0] = second ? out.upper[0] : s.top;
-            out.lower[1] = below; /* until the second comes, of no meaning */
-            out.upper[1] = s.top;
-        }
-        s.top = rkvk_merge_m(below, s.top);
-        s.n--;
-        out.n++;
-    }
+    for (; n > 0; n--)
+        s.top = merge(s.below[--s.n], s.top);
 }
 
-/* Pushes a node that meets the one before it at `level`; returns how many
- * merges come first. */
-static __device__ __forceinline__ uint32_t plan_push(shape &s, sides &out, uint32_t level, float m,
-                                                     uint32_t lane)
+template <int VEC> static __device__ __forceinline__ void push(stack<VEC> &s, uint64_t leaf, const value<VEC> &v)
 {
-    uint32_t n = 0;
-    if (s.n > 0) {
-        const uint64_t bit = (uint64_t)1 << level;
-        n = (uint32_t)__popcll(s.levels & (bit - 1));
-        plan_merges(s, out, n, lane);
+    if (v.m == rkvk_empty_m())
+        return;
+    if (s.top.m != rkvk_empty_m()) {
+        const uint64_t bit = 0x8000000000000000ull >> __clzll((long long)(leaf ^ s.last_leaf));
+        merge_top(s, (uint32_t)__popcll(s.levels & (bit - 1)));
         s.levels = (s.levels & ~(bit - 1)) | bit;
-        if (lane == s.n - 1)
-            s.m = s.top;
+        s.below[s.n++] = s.top;
     }
-    s.n++;
-    s.top = m;
-    return n;
+    s.top = v;
+    s.last_leaf = leaf;
 }
 
-/* Nodes [at, at + CHUNK) of a group that ends at `to`: what a whole warp does. */
-static __device__ void plan_chunk(const rkvi_merge_args &a, uint64_t at, uint64_t to, uint32_t r,
-                                  uint32_t head, shape &kept, program &out)
+/* ------------------------------------------------------------------- loads */
+
+template <int VEC> struct lot {
+    float o[ahead(VEC)][VEC];
+};
+
+static __device__ __forceinline__ void load_vec(float (&o)[4], const float *p)
 {
-    const uint32_t lane = threadIdx.x;
-    shape s = kept;
-    uint64_t leaf = 0;
-    float m = rkvk_empty_m(), l = 0;
+    const float4 v = *reinterpret_cast<const float4 *>(p);
+    o[0] = v.x, o[1] = v.y, o[2] = v.z, o[3] = v.w;
+}
+
+static __device__ __forceinline__ void load_vec(float (&o)[2], const float *p)
+{
+    const float2 v = *reinterpret_cast<const float2 *>(p);
+    o[0] = v.x, o[1] = v.y;
+}
+
+/* What a warp reduces: one row and head, elements from x on; this lane's are
+ * x .. x + VEC - 1 where is_inside. */
+typedef struct place {
+    const float *row; /* slot 0's partial of this row */
+    uint64_t slot_floats;
+    uint32_t o_at, m_at, q_heads, lane;
+    bool is_inside;
+} place;
+
+/* o of the nodes that lanes [first, first + ahead) know. */
+template <int VEC>
+static __device__ __forceinline__ void load_lot(lot<VEC> &out, const place &p, uint64_t slot, uint32_t first,
+                                                uint32_t n)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < ahead(VEC); i++) {
+        const uint64_t at = __shfl_sync(ALL_LANES, slot, (int)((first + i) % CHUNK)) * p.slot_floats + p.o_at;
+        if (first + i < n && p.is_inside)
+            load_vec(out.o[i], p.row + at);
+        else
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                out.o[i][k] = 0;
+    }
+}
+
+/* A chunk's nodes, one a lane: what does not come from the kernel before. */
+static __device__ __forceinline__ rkvi_node load_node(const rkvi_merge_args &a, uint64_t at, uint64_t to,
+                                                      uint32_t lane)
+{
+    rkvi_node node = {0, 0};
     if (at + lane < to) {
-        const rkvi_node node = a.nodes[at + lane];
-        const float *p = partial_at(a, node.slot + r) + (uint64_t)a.q_heads * a.dv + head;
-        leaf = node.leaf0;
-        m = p[0];
-        l = p[a.q_heads];
+        const ulonglong2 both = *reinterpret_cast<const ulonglong2 *>(a.nodes + at + lane);
+        node.leaf0 = both.x;
+        node.slot = both.y;
     }
-    const uint32_t live = __ballot_sync(ALL_LANES, m != rkvk_empty_m());
-    const uint32_t earlier = live & ((1u << lane) - 1);
-    const uint64_t neighbour = __shfl_sync(ALL_LANES, leaf, earlier ? 31 - __clz((int)earlier) : 0);
-    const uint32_t level =
-        63u - (uint32_t)__clzll((long long)(leaf ^ (earlier ? neighbour : s.last_leaf)));
-    uint32_t before = DEAD;
-    sides pairs = {0, {0, 0}, {0, 0}};
-    for (uint32_t todo = live; todo; todo &= todo - 1) {
-        const int j = __ffs((int)todo) - 1;
-        const uint32_t n =
-            plan_push(s, pairs, __shfl_sync(ALL_LANES, level, j), __shfl_sync(ALL_LANES, m, j), lane);
-        before = (int)lane == j ? n : before;
-    }
-    if (live)
-        s.last_leaf = __shfl_sync(ALL_LANES, leaf, 31 - __clz((int)live));
-    const uint32_t n_end = at + CHUNK >= to && s.n > 1 ? s.n - 1 : 0;
-    plan_merges(s, pairs, n_end, lane);
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++)
-        if (lane + 32 * i < pairs.n) {
-            const rkvk_factors f = rkvk_merge_factors(pairs.lower[i], pairs.upper[i]);
-            out.factors[lane + 32 * i] = make_float2(f.a, f.b);
-        }
-    kept = s;
-    out.l[lane] = l;
-    out.before[lane] = (uint8_t)before;
-    if (lane == 0) {
-        out.n_end = n_end;
-        out.m = s.top;
-    }
+    return node;
 }
 
-/* ----------------------------------------------------------------- elements */
-
-/* A thread's pending nodes: its element of o, and l. */
-typedef struct stack {
-    uint32_t n; /* the top included, which lies in `top` */
-    float2 top;
-    float2 below[STACK_DEPTH];
-} stack;
-
-static __device__ __forceinline__ void run_merges(stack &s, const float2 *&factors, uint32_t n)
-{
-#pragma unroll 1
-    for (; n > 0; n--) {
-        const float2 ab = *factors++, low = s.below[s.n - 2];
-        const rkvk_factors f = {0, ab.x, ab.y};
-        s.top.x = rkvk_merge_value(f, low.x, s.top.x);
-        s.top.y = rkvk_merge_value(f, low.y, s.top.y);
-        s.n--;
-    }
-}
-
-static __device__ __forceinline__ void run_nodes(stack &s, const float2 *&factors, const program &p,
-                                                 uint32_t first, const float (&o)[AHEAD])
+template <int VEC>
+static __device__ __forceinline__ void push_lot(stack<VEC> &s, const lot<VEC> &lot, uint32_t first, uint32_t n,
+                                                uint64_t leaf, float m, float l)
 {
 #pragma unroll
-    for (uint32_t i = 0; i < AHEAD; i++) {
-        const uint32_t before = p.before[first + i];
-        if (before == DEAD)
-            continue;
-        run_merges(s, factors, before);
-        if (s.n > 0)
-            s.below[s.n - 1] = s.top;
-        s.n++;
-        s.top = make_float2(o[i], p.l[first + i]);
+    for (uint32_t i = 0; i < ahead(VEC); i++) {
+        if (first + i >= n)
+            break;
+        value<VEC> v;
+        const uint64_t at = __shfl_sync(ALL_LANES, leaf, (int)(first + i));
+        v.m = __shfl_sync(ALL_LANES, m, (int)(first + i));
+        v.l = __shfl_sync(ALL_LANES, l, (int)(first + i));
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            v.o[k] = lot.o[i][k];
+        push(s, at, v);
     }
 }
 
-/* Element x of nodes [first, first + AHEAD) of n, which are at `nodes`. */
-static __device__ __forceinline__ void load_nodes(float (&o)[AHEAD], const rkvi_merge_args &a,
-                                                  const rkvi_node *nodes, uint32_t first, uint32_t n,
-                                                  uint64_t at)
+/* Nodes [from, to) of one row; `node` is this lane's of the first chunk. */
+template <int VEC>
+static __device__ value<VEC> reduce(const rkvi_merge_args &a, const place &p, uint64_t from, uint64_t to,
+                                    rkvi_node node)
 {
-#pragma unroll
-    for (uint32_t i = 0; i < AHEAD; i++)
-        o[i] = first + i < n ? partial_at(a, nodes[first + i].slot)[at] : 0.0f;
-}
-
-/* Nodes [from, to) of one row.  All of the block take part in n_chunks chunks. */
-static __device__ value reduce(const rkvi_merge_args &a, uint64_t from, uint64_t to, uint32_t n_chunks,
-                               uint32_t r, uint32_t head, uint32_t x, plans &plans)
-{
-    /* from row 0's partial on */
-    const uint64_t element = r * ((uint64_t)a.q_heads * (a.dv + 2)) + (uint64_t)head * a.dv + x;
-    stack s;
-    float m = rkvk_empty_m();
+    stack<VEC> s;
+    s.levels = s.last_leaf = 0;
     s.n = 0;
-    s.top = make_float2(0, 0);
-    if (threadIdx.x < 32)
-        plans.shapes[threadIdx.y][threadIdx.x] = {0, 0, 0, rkvk_empty_m(), 0};
-    for (uint32_t c = 0; c < n_chunks; c++) {
-        const uint64_t at = from + (uint64_t)c * CHUNK;
-        const uint32_t n = at >= to ? 0 : to - at < CHUNK ? (uint32_t)(to - at) : CHUNK;
-        program &p = plans.programs[c % 2][threadIdx.y];
-        const rkvi_node *nodes = a.nodes + at;
-        const uint32_t n_loaded = x < a.dv ? n : 0;
-        float even[AHEAD], odd[AHEAD];
-        load_nodes(even, a, nodes, 0, n_loaded, element);
-        load_nodes(odd, a, nodes, AHEAD, n_loaded, element);
-        if (threadIdx.x < 32)
-            plan_chunk(a, at, to, r, head, plans.shapes[threadIdx.y][threadIdx.x], p);
-        __syncthreads();
-        const float2 *factors = p.factors;
-        for (uint32_t i = 0; i < n; i += 2 * AHEAD) {
-            run_nodes(s, factors, p, i, even);
-            load_nodes(even, a, nodes, i + 2 * AHEAD, n_loaded, element);
-            run_nodes(s, factors, p, i + AHEAD, odd);
-            load_nodes(odd, a, nodes, i + 3 * AHEAD, n_loaded, element);
+    s.top = empty_value<VEC>();
+    for (uint64_t at = from; at < to; at += CHUNK) {
+        const uint32_t n = to - at < CHUNK ? (uint32_t)(to - at) : CHUNK;
+        lot<VEC> even, odd;
+        float m = rkvk_empty_m(), l = 0;
+        if (at > from)
+            node = load_node(a, at, to, p.lane);
+        if (p.lane < n) {
+            const float *ml = p.row + node.slot * p.slot_floats + p.m_at;
+            m = ml[0];
+            l = ml[p.q_heads];
         }
-        run_merges(s, factors, p.n_end);
-        m = p.m;
+        load_lot(even, p, node.slot, 0, n);
+        load_lot(odd, p, node.slot, ahead(VEC), n);
+        for (uint32_t i = 0; i < n; i += 2 * ahead(VEC)) {
+            push_lot(s, even, i, n, node.leaf0, m, l);
+            load_lot(even, p, node.slot, i + 2 * ahead(VEC), n);
+            push_lot(s, odd, i + ahead(VEC), n, node.leaf0, m, l);
+            load_lot(odd, p, node.slot, i + 3 * ahead(VEC), n);
+        }
     }
-    const value v = {m, s.top.y, s.top.x};
-    return v;
+    merge_top(s, s.n);
+    return s.top;
 }
 
 /* ------------------------------------------------------------------ output */
 
-/* m and l come with the last turn's elements: until then the slot, which may be
- * one of the row's own nodes, is still read. */
-static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t slot, uint32_t head,
-                                             uint32_t x, value v)
+template <int VEC>
+static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t slot, uint32_t head, uint32_t x,
+                                             const value<VEC> &v)
 {
     float *at = a.partials + slot * ((uint64_t)a.q_heads * (a.dv + 2));
     float *m = at + (uint64_t)a.q_heads * a.dv + head;
-    if (x < a.dv)
-        at[(uint64_t)head * a.dv + x] = v.o;
-    if (threadIdx.x == 0 && x + blockDim.x >= a.dv) {
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        if (x < a.dv)
+            at[(uint64_t)head * a.dv + x + i] = v.o[i];
+    if (x == 0) {
         m[0] = v.m;
         m[a.q_heads] = v.l;
     }
@@ -300,21 +256,45 @@ static __device__ double log_of(double x)
     return __dadd_rn(__dmul_rn((double)e, 0x1.62e42fefa39efp-1), __dmul_rn(__dmul_rn(2.0, s), p));
 }
 
+/* N elements from `at` on, in one store where they lie so. */
+template <typename T, int N> static __device__ __forceinline__ void put_vec(T *at, const T (&v)[N])
+{
+    struct __align__(sizeof(T) * N) whole {
+        T v[N];
+    };
+    if (reinterpret_cast<uintptr_t>(at) % sizeof(whole) == 0) {
+        whole w;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            w.v[i] = v[i];
+        *reinterpret_cast<whole *>(at) = w;
+    } else
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            at[i] = v[i];
+}
+
 /* Infinity stays infinity here: out is the caller's tensor, not storage. */
-static __device__ __forceinline__ void put(const rkvi_tensor &t, uint64_t row, uint32_t head,
-                                           uint32_t x, float o)
+template <int VEC>
+static __device__ __forceinline__ void put(const rkvi_tensor &t, uint64_t row, uint32_t head, uint32_t x,
+                                           const float (&o)[VEC])
 {
     const int64_t at = (int64_t)row * t.row_stride + (int64_t)head * t.head_stride + x;
-    switch (t.type) {
-    case RKV_TYPE_F32: ((float *)t.data)[at] = o; break;
-    case RKV_TYPE_F16: ((__half *)t.data)[at] = __float2half_rn(o); break;
-    default: ((__nv_bfloat16 *)t.data)[at] = __float2bfloat16_rn(o);
+    uint16_t half[VEC];
+    if (t.type == RKV_TYPE_F32) {
+        put_vec((float *)t.data + at, o);
+        return;
     }
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        half[i] = t.type == RKV_TYPE_F16 ? __half_as_ushort(__float2half_rn(o[i]))
+                                         : __bfloat16_as_ushort(__float2bfloat16_rn(o[i]));
+    put_vec((uint16_t *)t.data + at, half);
 }
 
 /* The sink joins as a partial of one cell with V = 0; the output is o / l. */
-static __device__ void put_out(const rkvi_merge_args &a, uint64_t row, uint32_t head, uint32_t x,
-                               value v)
+template <int VEC>
+static __device__ void put_out(const rkvi_merge_args &a, uint64_t row, uint32_t head, uint32_t x, value<VEC> v)
 {
     const float empty = rkvk_empty_m(), sink = a.sinks ? a.sinks[head] : empty;
     float m = v.m, l = v.l, e = 1;
@@ -324,12 +304,17 @@ static __device__ void put_out(const rkvi_merge_args &a, uint64_t row, uint32_t 
         l = __fadd_rn(__fmul_rn(l, e), rkvk_expf(__fadd_rn(sink, -top)));
         m = top;
     }
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        v.o[i] = v.m == empty ? 0.0f : __fdiv_rn(__fmul_rn(v.o[i], e), l);
     if (x < a.dv)
-        put(a.out, row, head, x, v.m == empty ? 0.0f : __fdiv_rn(__fmul_rn(v.o, e), l));
+        put(a.out, row, head, x, v.o);
     if (a.lse && x == 0)
         a.lse[(int64_t)row * a.lse_row_stride + head] =
             m == empty ? m : __double2float_rn(__dadd_rn((double)m, log_of((double)l)));
 }
+
+/* ------------------------------------------------------------------- groups */
 
 /* begin[y] = first node of group y of 2^split_bits, and at the end the number of nodes. */
 static __device__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item, uint32_t *begin,
@@ -351,17 +336,41 @@ static __device__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item
     }
 }
 
-/* The groups' roots, from shared memory, in the tree's order. */
-template <uint32_t SPLITS> static __device__ value join(const value *roots, uint32_t x, uint32_t width)
+/* The groups' roots, in shared memory: o[group][dv], and m and l of each. */
+typedef struct roots {
+    float o[SHARED_FLOATS];
+    float2 ml[GROUPS_MAX];
+} roots;
+
+template <int VEC>
+static __device__ __forceinline__ void put_root(roots &r, uint32_t group, uint32_t dv, uint32_t x,
+                                                const value<VEC> &v)
 {
-    value v[SPLITS];
 #pragma unroll
-    for (uint32_t g = 0; g < SPLITS; g++)
-        v[g] = roots[g * width + x];
+    for (int i = 0; i < VEC; i++)
+        if (x < dv)
+            r.o[group * dv + x + i] = v.o[i];
+    if (x == 0)
+        r.ml[group] = make_float2(v.m, v.l);
+}
+
+/* In the tree's order. */
+template <int VEC, int GROUPS>
+static __device__ __forceinline__ value<VEC> join(const roots &r, uint32_t dv, uint32_t x)
+{
+    value<VEC> v[GROUPS];
 #pragma unroll
-    for (uint32_t step = 1; step < SPLITS; step *= 2)
+    for (int g = 0; g < GROUPS; g++) {
+        v[g].m = r.ml[g].x;
+        v[g].l = r.ml[g].y;
 #pragma unroll
-        for (uint32_t g = 0; g < SPLITS; g += 2 * step) {
+        for (int i = 0; i < VEC; i++)
+            v[g].o[i] = x < dv ? r.o[g * dv + x + i] : 0;
+    }
+#pragma unroll
+    for (int step = 1; step < GROUPS; step *= 2)
+#pragma unroll
+        for (int g = 0; g < GROUPS; g += 2 * step) {
             if (v[g].m == rkvk_empty_m())
                 v[g] = v[g + step];
             else if (v[g + step].m != rkvk_empty_m())
@@ -370,64 +379,99 @@ template <uint32_t SPLITS> static __device__ value join(const value *roots, uint
     return v[0];
 }
 
-/* Block (index, part): rows part, part + ROWS_APART, .. of the item.  Where dv
- * needs more than a block's threads over SPLITS, a thread does several
- * elements, one after another. */
-template <uint32_t SPLIT_BITS>
+/* ------------------------------------------------------------------- kernel */
+
+template <int VEC>
+static __device__ __forceinline__ void finish(const rkvi_merge_args &a, const rkvi_merge_item &item, uint32_t r,
+                                              uint32_t head, uint32_t x, const value<VEC> &v)
+{
+    if (item.dst == RKVI_TO_OUT)
+        put_out(a, (uint64_t)a.entries[item.entry].row0 + item.row + r, head, x, v);
+    else
+        write(a, item.dst + r, head, x, v);
+}
+
+/* Block (index, part): rows part, part + ROWS_APART, .. of the item.  A merged
+ * node may take the slot of one of the row's own: all is read before it is written. */
+template <int VEC, int GROUPS>
 static __global__ void __launch_bounds__(MERGE_THREADS_MAX)
     rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
 {
-    constexpr uint32_t SPLITS = 1u << SPLIT_BITS;
-    extern __shared__ value roots[]; /* [SPLITS][blockDim.x] */
-    __shared__ uint32_t begin[SPLITS + 1];
-    __shared__ plans plans;
-    const uint64_t block = rkvk_block();
-    if (block >= n_blocks)
+    __shared__ roots roots;
+    __shared__ uint32_t begin[GROUPS + 1];
+    const uint64_t block = rkvk_block(), index = block / ROWS_APART;
+    const uint32_t part = (uint32_t)(block % ROWS_APART), y = threadIdx.y, x = threadIdx.x * VEC;
+    const bool is_block = block < n_blocks;
+    const rkvi_merge_item item = a.items[is_block ? index / a.q_heads : 0];
+    const uint32_t head = (uint32_t)(index % a.q_heads);
+    const bool is_split = item.n_nodes > 2 && item.n_rows < ROWS_APART * GROUPS;
+    if (!is_block || part >= item.n_rows) {
+        rkvk_wait_before();
         return;
-    const uint64_t index = block / ROWS_APART;
-    const rkvi_merge_item item = a.items[index / a.q_heads];
-    const uint32_t head = (uint32_t)(index % a.q_heads), y = threadIdx.y;
-    const uint32_t part = (uint32_t)(block % ROWS_APART);
-    if (part >= item.n_rows)
-        return;
-    cut(a, item, begin, SPLIT_BITS);
+    }
+    if (is_split)
+        cut(a, item, begin, (uint32_t)__ffs(GROUPS) - 1);
     __syncthreads();
-    const uint64_t from = item.node0 + begin[y], to = item.node0 + begin[y + 1];
-    uint32_t n_chunks = 0; /* of the longest group */
-    for (uint32_t g = 0; g < SPLITS; g++)
-        n_chunks = max(n_chunks, (begin[g + 1] - begin[g] + CHUNK - 1) / CHUNK);
-    const uint64_t row0 = (uint64_t)a.entries[item.entry].row0 + item.row;
-    for (uint32_t r = part; r < item.n_rows; r += ROWS_APART)
-        for (uint32_t x0 = 0; x0 < a.dv; x0 += blockDim.x) {
-            const uint32_t x = x0 + threadIdx.x;
-            roots[y * blockDim.x + threadIdx.x] = reduce(a, from, to, n_chunks, r, head, x, plans);
-            __syncthreads();
-            if (y == 0) {
-                const value v = join<SPLITS>(roots, threadIdx.x, blockDim.x);
-                if (item.dst == RKVI_TO_OUT)
-                    put_out(a, row0 + r, head, x, v);
-                else
-                    write(a, item.dst + r, head, x, v);
-            }
-            __syncthreads();
-        }
+    const uint64_t from = item.node0 + (is_split ? begin[y] : 0);
+    const uint64_t to = item.node0 + (is_split ? begin[y + 1] : item.n_nodes);
+    place p = {NULL, (uint64_t)a.q_heads * (a.dv + 2), head * a.dv + x, a.q_heads * a.dv + head, a.q_heads,
+               threadIdx.x % 32, x < a.dv};
+    const rkvi_node node = load_node(a, from, to, p.lane);
+    rkvk_wait_before();
+    rkvk_start_next();
+    const uint32_t rows = is_split ? 1 : GROUPS; /* of the block at a time */
+    for (uint32_t r0 = part; r0 < item.n_rows; r0 += ROWS_APART * rows) {
+        const uint32_t r = r0 + (is_split ? 0 : y * ROWS_APART);
+        value<VEC> v = empty_value<VEC>();
+        p.row = a.partials + r * p.slot_floats;
+        if (r < item.n_rows)
+            v = reduce<VEC>(a, p, from, to, node);
+        if (is_split)
+            put_root(roots, y, a.dv, x, v);
+        __syncthreads();
+        if (is_split && y == 0)
+            finish(a, item, r, head, x, join<VEC, GROUPS>(roots, a.dv, x));
+        else if (!is_split && r < item.n_rows)
+            finish(a, item, r, head, x, v);
+        __syncthreads();
+    }
+}
+
+typedef void (*merge_fn)(rkvi_merge_args, uint64_t);
+
+/* [VEC / 4][log2(GROUPS)] */
+#define WAYS 4
+static const merge_fn merges[2][WAYS] = {
+    {rkvk_merge<2, 1>, rkvk_merge<2, 2>, rkvk_merge<2, 4>, rkvk_merge<2, 8>},
+    {rkvk_merge<4, 1>, rkvk_merge<4, 2>, rkvk_merge<4, 4>, rkvk_merge<4, 8>}};
+
+/* Elements a lane: partials of an odd number of heads begin at multiples of 8
+ * bytes alone.  As many groups as threads and shared memory have room for. */
+static merge_fn choose(const rkvi_merge_args *a, dim3 *out_block)
+{
+    const bool is_wide = a->q_heads % 2 == 0 && a->dv % 4 == 0;
+    const uint32_t vec = is_wide ? 4 : 2, threads = (a->dv / vec + 31) / 32 * 32;
+    int way = WAYS - 1;
+    while (way > 0 && (threads << way > MERGE_THREADS_MAX || a->dv << way > SHARED_FLOATS))
+        way--;
+    *out_block = dim3(threads, 1u << way);
+    return a->dv % 2 == 0 && threads <= MERGE_THREADS_MAX ? merges[is_wide][way] : NULL;
 }
 
 extern "C" int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream)
 {
+    dim3 block;
+    const merge_fn fn = choose(a, &block);
+    const uint64_t n_blocks = grid * ROWS_APART;
     if (grid == 0)
         return 0;
-    /* Whole warps, so that a warp's lanes are of one group. */
-    const uint32_t whole = (a->dv + 31) / 32 * 32, most = MERGE_THREADS_MAX >> SPLIT_BITS_MIN;
-    const bool narrow = whole <= MERGE_THREADS_MAX >> SPLIT_BITS_MAX;
-    const dim3 block(whole < most ? whole : most, 1u << (narrow ? SPLIT_BITS_MAX : SPLIT_BITS_MIN));
-    const uint64_t n_blocks = grid * ROWS_APART;
-    return rkvk_run(narrow ? rkvk_merge<SPLIT_BITS_MAX> : rkvk_merge<SPLIT_BITS_MIN>, a, n_blocks,
-                    rkvk_grid(n_blocks), block, sizeof(value) * block.x * block.y, stream);
+    return fn ? rkvk_run_early(fn, a, n_blocks, rkvk_grid(n_blocks), block, 0, stream) : (int)cudaErrorInvalidValue;
 }
 
 extern "C" int rkvk_prepare_merge(void)
 {
-    const int e = rkvk_load((const void *)rkvk_merge<SPLIT_BITS_MIN>, 0);
-    return e ? e : rkvk_load((const void *)rkvk_merge<SPLIT_BITS_MAX>, 0);
+    int e = 0;
+    for (int i = 0; i < 2 * WAYS && e == 0; i++)
+        e = rkvk_load((const void *)merges[i / WAYS][i % WAYS], 0);
+    return e;
 }

@@ -24,6 +24,8 @@ static __global__ void __launch_bounds__(OPEN_THREADS)
     rkvk_open(const rkvi_open_args a, const uint64_t n_blocks)
 {
     const uint64_t block = rkvk_block();
+    rkvk_wait_before();
+    rkvk_start_next();
     if (block >= n_blocks)
         return;
     const uint64_t pieces = (a.bytes + OPEN_BLOCK_BYTES - 1) / OPEN_BLOCK_BYTES;
@@ -42,7 +44,7 @@ extern "C" int rkvk_launch_open(const rkvi_open_args *a, uint64_t grid, void *st
     const uint64_t n_blocks = grid * ((a->bytes + OPEN_BLOCK_BYTES - 1) / OPEN_BLOCK_BYTES);
     if (n_blocks == 0)
         return 0;
-    return rkvk_run(rkvk_open, a, n_blocks, rkvk_grid(n_blocks), dim3(OPEN_THREADS), 0, stream);
+    return rkvk_run_early(rkvk_open, a, n_blocks, rkvk_grid(n_blocks), dim3(OPEN_THREADS), 0, stream);
 }
 
 /* ------------------------------------------------------------------ store */
@@ -165,6 +167,8 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     rkvk_store(const rkvi_store_args a, const uint64_t n_warps)
 {
     const uint64_t warp = rkvk_block() * STORE_WARPS + threadIdx.x / 32;
+    rkvk_wait_before();
+    rkvk_start_next();
     if (warp >= n_warps)
         return;
     const rkvi_geom &g = a.geom;
@@ -192,7 +196,7 @@ extern "C" int rkvk_launch_store(const rkvi_store_args *a, uint64_t grid, void *
     if (n_warps == 0)
         return 0;
     const uint64_t n_blocks = (n_warps + STORE_WARPS - 1) / STORE_WARPS;
-    return rkvk_run(rkvk_store, a, n_warps, rkvk_grid(n_blocks), dim3(STORE_WARPS * 32), 0, stream);
+    return rkvk_run_early(rkvk_store, a, n_warps, rkvk_grid(n_blocks), dim3(STORE_WARPS * 32), 0, stream);
 }
 
 /* ------------------------------------------------------------------ delay */
