@@ -63,7 +63,7 @@ typedef struct cliff_gpu {
     uint64_t memory_bytes, weight_bytes;
     double plain_link_bytes_per_s, repeat; /* without repeats; how often a copy was carried out */
     double read_bytes_per_s;               /* best plain read of the weights */
-    double products_ns;                    /* a step's products alone */
+    double products_ns, products_beside_ns; /* a step's products alone; while copies cross the link */
     cliff_product_figures products[CLIFF_PRODUCT_SIZES]; /* of each size */
     uint32_t n_products;
 } cliff_gpu;

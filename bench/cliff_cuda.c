@@ -194,18 +194,21 @@ static rkv_status run_mode(run *r, cliff_mode mode)
 /* ------------------------------------------------------------------ conclusions */
 
 /* Why the ring's step is longer than the bound: the first that explains it. */
-static const char *cause_of(const cliff_row *row)
+static const char *cause_of(const cliff_curve *c, const cliff_row *row)
 {
     const cliff_result *ring = &row->modes[CLIFF_RING], *resident = &row->modes[CLIFF_RESIDENT];
     const double excess_ns = ring->step_ns - row->bound_ns;
     const double kernels_ns = ring->store_ns + ring->attend_ns + ring->merge_ns - resident->store_ns -
                               resident->attend_ns - resident->merge_ns;
+    const double beside_ns = (c->gpu.products_beside_ns - c->gpu.products_ns) * smaller(1, row->tail_ns / ring->step_ns);
     if (ring->step_ns <= 1.03 * row->bound_ns)
         return row->tail_ns > resident->step_ns ? "at the bound: link" : "at the bound: compute";
     if (ring->issue_ns > 0.97 * ring->step_ns)
         return "host issue";
     if (ring->copy_in_ns > 0.97 * ring->step_ns)
         return "link: copies slower than a plain one";
+    if (beside_ns > 0.5 * excess_ns)
+        return "device memory: copies slow the products";
     if (kernels_ns > 0.5 * excess_ns)
         return row->extra_launches > 0 ? "kernels: further launches" : "kernels";
     if ((double)ring->run_ahead_bytes > 0.9 * (double)ring->ring_bytes)
@@ -221,7 +224,7 @@ static void work_out(const cliff_curve *c, cliff_row *row)
     row->extra_launches = ring->launches - resident->launches;
     const double shown = ring->step_ns - resident->step_ns;
     row->hidden = row->tail_ns > 0 ? larger(0, smaller(1, 1 - shown / row->tail_ns)) : 1;
-    row->cause = cause_of(row);
+    row->cause = cause_of(c, row);
 }
 
 /* What the resident step reads, as fast as a plain read would. */
@@ -248,6 +251,23 @@ static void conclude(cliff_curve *c)
     }
 }
 
+/* The products alone, and while copies cross the link, which write to the device's memory. */
+static rkv_status measure_engine(run *r)
+{
+    cliff_gpu *g = &r->curve->gpu;
+    cliff_busy *busy = NULL;
+    rkv_status s = cliff_engine_products(r->engine, &g->products_ns);
+    if (s == RKV_OK)
+        s = cliff_engine_read(r->engine, &g->read_bytes_per_s);
+    if (s == RKV_OK)
+        s = cliff_busy_start((int64_t)(1.5 * CLIFF_ENGINE_TURNS * g->products_ns), g->plain_link_bytes_per_s, &busy);
+    if (s != RKV_OK)
+        return s;
+    s = cliff_engine_products(r->engine, &g->products_beside_ns);
+    cliff_busy_stop(busy);
+    return s;
+}
+
 static rkv_status start(run *r)
 {
     cliff_curve *c = r->curve;
@@ -256,7 +276,7 @@ static rkv_status start(run *r)
     if (s == RKV_OK)
         s = cliff_engine_create(&c->options.shape, &r->engine);
     if (s == RKV_OK)
-        s = cliff_engine_measure(r->engine, &c->gpu.products_ns, &c->gpu.read_bytes_per_s);
+        s = measure_engine(r);
     if (s == RKV_OK)
         s = describe(&c->gpu, &free_bytes);
     if (s != RKV_OK)

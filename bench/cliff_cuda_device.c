@@ -6,8 +6,10 @@
 
 #include "cliff_engine.h"
 #include "device_cuda.h"
+#include "diag.h"
 #include "ops.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define PLAIN_COPY_BYTES ((uint64_t)256 << 20)
@@ -224,4 +226,38 @@ rkv_status cliff_cuda_link(double repeat, double *out_bytes_per_s)
         s = plain_run(&p, out_bytes_per_s);
     plain_close(&p);
     return s;
+}
+
+struct cliff_busy {
+    plain p;
+};
+
+rkv_status cliff_busy_start(int64_t ns, double link_bytes_per_s, cliff_busy **out)
+{
+    const uint64_t n = (uint64_t)((double)ns * 1e-9 * link_bytes_per_s / (double)PLAIN_COPY_BYTES) + 1;
+    cliff_busy *b = calloc(1, sizeof *b);
+    if (!b)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for copies");
+    rkv_status s = cliff_cuda_device_create(1, &b->p.dev);
+    if (s != RKV_OK) {
+        free(b);
+        return s;
+    }
+    s = plain_open(&b->p);
+    const rkvi_copy copy = {
+        .direction = RKVI_H2D, .dst = b->p.device, .src = b->p.host, .width_bytes = PLAIN_COPY_BYTES, .rows = 1};
+    for (uint64_t i = 0; i < n && s == RKV_OK; i++)
+        s = rkvi_dev(copy, b->p.dev, &copy, b->p.stream);
+    if (s != RKV_OK)
+        cliff_busy_stop(b);
+    else
+        *out = b;
+    return s;
+}
+
+void cliff_busy_stop(cliff_busy *b)
+{
+    rkvi_dev(stream_sync, b->p.dev, b->p.stream);
+    plain_close(&b->p);
+    free(b);
 }

@@ -35,4 +35,10 @@ typedef struct cliff_probed {
 rkv_status cliff_probe_start(void);
 rkv_status cliff_probe_stop(cliff_probed *out);
 
+/* Copies over the link, without a gap, for some `ns` from now on: what runs
+ * meanwhile shares the device's memory with them.  stop waits for them. */
+typedef struct cliff_busy cliff_busy;
+rkv_status cliff_busy_start(int64_t ns, double link_bytes_per_s, cliff_busy **out);
+void cliff_busy_stop(cliff_busy *b);
+
 #endif

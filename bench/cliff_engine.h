@@ -42,8 +42,11 @@ rkv_status cliff_engine_rows(cliff_engine *e, uint32_t site, uint64_t salt, clif
  * the step's edge included. */
 uint64_t cliff_engine_bytes(const cliff_engine *e);
 uint64_t cliff_engine_gap_bytes(const cliff_engine *e, uint32_t site);
-/* A step's products alone, median; the best plain read of the weights. */
-rkv_status cliff_engine_measure(cliff_engine *e, double *out_products_ns, double *out_read_bytes_per_s);
+/* A step's products alone, median over some of CLIFF_ENGINE_TURNS steps; the best
+ * plain read of the weights. */
+rkv_status cliff_engine_products(cliff_engine *e, double *out_ns);
+rkv_status cliff_engine_read(cliff_engine *e, double *out_bytes_per_s);
+#define CLIFF_ENGINE_TURNS 11u
 
 /* Of each size of products; returns how many there are. */
 uint32_t cliff_engine_figures(const cliff_engine *e, cliff_product_figures out[CLIFF_PRODUCT_SIZES]);

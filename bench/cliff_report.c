@@ -33,9 +33,10 @@ static void print_gpu_head(const cliff_curve *c, FILE *f)
     fprintf(f, "%s, NVIDIA driver %s (CUDA %s); commit %s\n", g->name, g->driver, g->cuda,
             c->options.commit ? c->options.commit : BENCH_COMMIT);
     fprintf(f, "weights %.2f GB, plain read of them %.2f TB/s; the products alone take %.3f ms, %.3f x "
-               "a plain read\n",
+               "a plain read; while the link is busy %.3f ms (+%.1f %%)\n",
             (double)g->weight_bytes * 1e-9, g->read_bytes_per_s * 1e-12, g->products_ns * MS,
-            g->products_ns * 1e-9 * g->read_bytes_per_s / (double)g->weight_bytes);
+            g->products_ns * 1e-9 * g->read_bytes_per_s / (double)g->weight_bytes, g->products_beside_ns * MS,
+            100 * (g->products_beside_ns / g->products_ns - 1));
     fprintf(f, "product of  in x out:  TB/s by");
     for (uint32_t k = 0; k < CLIFF_KINDS; k++)
         fprintf(f, " %8s", kind_names[k]);
@@ -137,6 +138,7 @@ static void json_gpu(json *j, const cliff_gpu *g)
     json_number(j, "plain_read_bytes_per_s", g->read_bytes_per_s);
     json_count(j, "weight_bytes", g->weight_bytes);
     json_number(j, "products_ns", g->products_ns);
+    json_number(j, "products_beside_copies_ns", g->products_beside_ns);
     json_open(j, "products", '[');
     for (uint32_t i = 0; i < g->n_products; i++) {
         const cliff_product_figures *p = &g->products[i];
