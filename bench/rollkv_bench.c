@@ -3,6 +3,7 @@
  * rollkv_bench.c: `rollkv-bench COMMAND ...`.  Measures, and never asserts.
  */
 #include "cliff.h"
+#include "overheads.h"
 
 #include <string.h>
 
@@ -12,6 +13,9 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
+#ifdef BENCH_HAS_CUDA
+    {"overheads", "what a cache costs beyond its bytes and copies, on a GPU", overheads_main},
+#endif
     {"cliff", "step time against tail bytes, beside copies op by op and the bound", cliff_main},
 };
 
@@ -19,7 +23,7 @@ static void usage(FILE *f)
 {
     fputs("usage: rollkv-bench COMMAND [OPTIONS]\n\n", f);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].help);
+        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fputs("\nrollkv-bench COMMAND --help lists a command's options.\n", f);
 }
 
