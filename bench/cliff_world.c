@@ -6,6 +6,7 @@
 
 #include "api_internal.h"
 #include "cliff_device.h"
+#include "config_estimate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,10 @@ rkv_status cliff_sizes_get(const cliff_setup *setup, cliff_sizes *out)
     *out = (cliff_sizes){
         .rule_bytes = cfg.ring_rule_bytes, .ring_bytes = cfg.ring_bytes, .copy_bytes = cfg.copy_bytes};
     rkvi_config_free(&cfg);
+    rkv_estimate estimate = {.struct_size = sizeof estimate};
+    if (fit == RKV_OK)
+        fit = rkvi_config_estimate(&params.p, &machine, &estimate);
+    out->free_zone_cells = estimate.free_zone_cells;
     return fit;
 }
 

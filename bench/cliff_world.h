@@ -101,6 +101,7 @@ uint32_t cliff_streaming_sites(const cliff_shape *shape);
 /* What the library chooses, at full size, for a cache in ring mode. */
 typedef struct cliff_sizes {
     uint64_t rule_bytes, ring_bytes, copy_bytes;
+    uint64_t free_zone_cells; /* as estimate has it */
 } cliff_sizes;
 rkv_status cliff_sizes_get(const cliff_setup *setup, cliff_sizes *out);
 /* Bandwidth of the best of a few plain copies of 64 MiB. */
