@@ -146,7 +146,20 @@ MAKE(remove_3, return rkv_sequence_remove(w->cache, 3, 0, RKV_POS_END);)
 MAKE(remove_negative, return rkv_sequence_remove(w->cache, 1, -1, RKV_POS_END);)
 MAKE(remove_reversed, return rkv_sequence_remove(w->cache, 1, 5, 4);)
 MAKE(remove_beyond, return rkv_sequence_remove(w->cache, 1, 5, RKV_POS_END + 1);)
-MAKE(remove_middle, return rkv_sequence_remove(w->cache, 1, 0, 3);)
+MAKE(keep_now, return rkv_sequence_keep(w->cache, 0);)
+MAKE(keep_3, return rkv_sequence_keep(w->cache, 3);)
+MAKE(append_from_now, return rkv_sequence_append_from(w->cache, 0, 1, 0, 1);)
+MAKE(append_from_3, return rkv_sequence_append_from(w->cache, 3, 1, 0, 1);)
+MAKE(append_from_src_3, return rkv_sequence_append_from(w->cache, 1, 3, 0, 1);)
+MAKE(append_from_itself, return rkv_sequence_append_from(w->cache, 1, 1, 0, 1);)
+MAKE(append_from_reversed, return rkv_sequence_append_from(w->cache, 1, 0, 5, 4);)
+MAKE(append_from_behind, return rkv_sequence_append_from(w->cache, 1, 0, 1, 3);)
+MAKE(fork_now, return rkv_sequence_fork(w->cache, 0, 1);)
+MAKE(fork_3, return rkv_sequence_fork(w->cache, 0, 3);)
+MAKE(fork_onto, return rkv_sequence_fork(w->cache, 1, 0);)
+MAKE(ranges_3, uint64_t n; return rkv_sequence_ranges(w->cache, 3, NULL, 0, &n);)
+MAKE(ranges_null, uint64_t n; return rkv_sequence_ranges(w->cache, 1, NULL, 1, &n);)
+MAKE(ranges_n_null, rkv_pos_range r; return rkv_sequence_ranges(w->cache, 1, &r, 1, NULL);)
 MAKE(remove_no_cache, return rkv_sequence_remove(NULL, 0, 0, 1);)
 
 /* ------------------------------------------------------------------- answers */
@@ -299,7 +312,20 @@ static const mistake mistakes[] = {
     {WORLD_IDLE, remove_negative, ARG, "[-1, 4611686018427387904)"},
     {WORLD_IDLE, remove_reversed, ARG, "[5, 4)"},
     {WORLD_IDLE, remove_beyond, ARG, "RKV_POS_END"},
-    {WORLD_IDLE, remove_middle, RKV_E_UNSUPPORTED, "only a removal to the end"},
+    {WORLD_BEGUN, keep_now, RKV_E_STATE, "step is open"},
+    {WORLD_IDLE, keep_3, RKV_E_SEQUENCE, "sequence is 3"},
+    {WORLD_BEGUN, append_from_now, RKV_E_STATE, "step is open"},
+    {WORLD_IDLE, append_from_3, RKV_E_SEQUENCE, "sequence is 3"},
+    {WORLD_IDLE, append_from_src_3, RKV_E_SEQUENCE, "src is 3"},
+    {WORLD_IDLE, append_from_itself, ARG, "dst and src are both sequence 1"},
+    {WORLD_IDLE, append_from_reversed, ARG, "[5, 4)"},
+    {WORLD_IDLE, append_from_behind, ARG, "sequence 0 has cells from 1 on in [1, 3)"},
+    {WORLD_BEGUN, fork_now, RKV_E_STATE, "step is open"},
+    {WORLD_IDLE, fork_3, RKV_E_SEQUENCE, "src is 3"},
+    {WORLD_IDLE, fork_onto, ARG, "a fork goes to an empty one"},
+    {WORLD_IDLE, ranges_3, RKV_E_SEQUENCE, "sequence is 3"},
+    {WORLD_IDLE, ranges_null, ARG, "out_ranges is NULL"},
+    {WORLD_IDLE, ranges_n_null, ARG, "out_n is NULL"},
     {WORLD_IDLE, remove_no_cache, ARG, "cache is NULL"},
 
     {WORLD_IDLE, info_null, ARG, "rkv_cache_info to fill is NULL"},

@@ -504,7 +504,7 @@ static void cut_sequence(void)
     const rkvi_seq *s = &w.cache.seqs[q];
     const int64_t end = rkvi_seq_pos_end(s);
     const int64_t from = one_in(4) ? 0 : one_in(2) ? end - (int64_t)below(40) : (int64_t)below((uint64_t)end + 1);
-    rkvi_cache_sequence_truncate(&w.cache, q, from);
+    rkvi_cache_sequence_remove(&w.cache, q, from, INT64_MAX);
     assert_true(rkvi_seq_pos_end(s) <= (from < 0 ? 0 : from) || rkvi_seq_pos_end(s) <= end);
     check(false);
 }
@@ -519,7 +519,7 @@ static void run_world(uint32_t draft_rows, uint32_t host_tenths)
             cut_sequence();
     }
     for (uint32_t q = 0; q < w.cfg.n_sequences; q++)
-        rkvi_cache_sequence_truncate(&w.cache, q, INT64_MIN);
+        rkvi_cache_sequence_remove(&w.cache, q, INT64_MIN, INT64_MAX);
     check(false);
     assert_int_equal(w.cache.tiles.n_free, w.cfg.capacity_tiles);
     free_world();

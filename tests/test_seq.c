@@ -135,7 +135,7 @@ static void truncate_at(int64_t from_pos)
     uint32_t old[CELLS_MAX], n_tiles = 0;
     const uint32_t old_tiles = m.seq.n_tiles;
     memcpy(old, m.seq.tiles, old_tiles * sizeof *old);
-    const uint32_t gone = rkvi_seq_truncate(&m.seq, from_pos);
+    const uint32_t gone = rkvi_seq_remove(&m.seq, from_pos, INT64_MAX);
     while (m.n && m.cells[m.n - 1].pos >= from_pos)
         m.n--;
     for (uint32_t i = 0; i < m.n; i++)
@@ -207,7 +207,7 @@ static void test_empty(void **state)
     assert_int_equal(rkvi_seq_pos_begin(&s), 0);
     assert_int_equal(rkvi_seq_pos_end(&s), 0);
     assert_int_equal(rkvi_seq_last_fill(&s), 0);
-    assert_int_equal(rkvi_seq_truncate(&s, INT64_MIN), 0);
+    assert_int_equal(rkvi_seq_remove(&s, INT64_MIN, INT64_MAX), 0);
     assert_int_equal(rkvi_seq_n_leaves(&s, 16), 0);
     assert_int_equal(rkvi_seq_spans(&s, 16, &none), 0);
     rkvi_seq_need(&s, NULL, 0, 16, &t, &g);

@@ -29,7 +29,7 @@
  *                 rkv_step_start    (or the first attend does it)
  *                 rkv_step_attend   once per site, in the order of sites[]
  *                 rkv_step_end      or rkv_step_abort
- *      between steps: sequences are cleared, rolled back, asked about
+ *      between steps: sequences are cleared, cut, forked, asked about
  *   rkv_cache_destroy
  *
  *             begin              start            last site attended, end
@@ -68,7 +68,7 @@
  *   rkv_error_message                           everything (per thread)
  *   rkv_cache_create, _estimate                 everything
  *   rkv_cache_info, _stats, rkv_kv_layer_info,  each other, and any one call on the
- *     rkv_site_info, rkv_sequence_info            same cache from another thread
+ *     rkv_site_info, rkv_sequence_info, _ranges   same cache from another thread
  *   all other calls on one cache                nothing else on that cache
  *   calls on different caches                   each other
  *
@@ -373,9 +373,15 @@ typedef struct rkv_cache_stats {
     uint64_t predicted_right;         /* tile-layers copied ahead of a begin whose list had them */
     uint64_t predicted_wrong;         /* and those whose list had not: they cost a copy */
     uint64_t discarded_bytes;         /* copied in and not used */
-    uint64_t own_entries;             /* list entries that sequences could not share; 0 until they can */
+    uint64_t own_entries;             /* list entries that repeated a tile-layer of their step, for a sequence
+                                       * that has shared tiles in another order than others */
     uint64_t pinned_bytes, unpinned_bytes; /* host memory of the tail */
     uint64_t free_tail_places, used_tail_places;
+    uint64_t shared_tiles;            /* in several sequences */
+    uint64_t used_tiles;
+    uint64_t stored_cells;            /* in used tiles */
+    uint64_t dead_cells;              /* of those, cells that no sequence has */
+    uint64_t shared_copy_bytes;       /* D2D, copies of partly filled shared tiles */
 } rkv_cache_stats;
 RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats);
 
@@ -385,37 +391,65 @@ RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *
  * strictly increasing positions.  The calls below are legal between steps
  * while work is in flight; they enqueue nothing and do not block. */
 
+#define RKV_POS_END ((int64_t)1 << 62)
+typedef struct rkv_pos_range {
+    int64_t from, to;
+} rkv_pos_range;
+
 typedef struct rkv_sequence_state {
     uint32_t struct_size;
-    uint32_t n_tiles;
+    uint32_t n_tiles;           /* whole or in part, shared ones included */
     uint64_t n_cells;
     int64_t pos_begin, pos_end; /* [first position, last position + 1); 0, 0 when empty */
+    uint64_t n_segments;        /* runs of cells: more than tiles where cells were cut out */
 } rkv_sequence_state;
 /* With a step open, that step's cells count (abort takes them back).
  * Errors: RKV_E_SEQUENCE, RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_sequence_info(const rkv_cache *cache, uint32_t sequence,
                                      rkv_sequence_state *out_state);
 
+/* The positions that a sequence holds, as ranges without gaps, in order: writes
+ * the first `room` of them to out_ranges (may be NULL when room is 0), and how
+ * many there are to *out_n.  Errors: RKV_E_SEQUENCE, RKV_E_ARGUMENT. */
+RKV_API rkv_status rkv_sequence_ranges(const rkv_cache *cache, uint32_t sequence, rkv_pos_range *out_ranges,
+                                       uint64_t room, uint64_t *out_n);
+
 /* Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open). */
 RKV_API rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence);
 
-/* Removes the cells at positions [from, to).  Built so far: to the end of the
- * sequence (to >= its pos_end, or RKV_POS_END), which is a roll-back.  The
- * tile that is cut is continued by the next append, wherever it lies.  A range
- * that holds no cell is legal, and removes nothing.
+/* Clears all sequences but this one.  Errors: RKV_E_SEQUENCE, RKV_E_STATE. */
+RKV_API rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence);
+
+/* Removes the cells at positions [from, to); the others keep their positions.
+ * To the end of the sequence it is a roll-back: the tile that is cut is
+ * continued by the next append, wherever it lies.  Cells cut out of the middle
+ * stay in their tile, as dead cells (see the stats), until the tile goes with
+ * the last cell that a sequence has of it.  A range that holds no cell is
+ * legal, and removes nothing.  Never fails for want of memory.
  * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to,
- * to > RKV_POS_END), RKV_E_UNSUPPORTED (cells would be left behind the range). */
-#define RKV_POS_END ((int64_t)1 << 62)
+ * to > RKV_POS_END). */
 RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
+
+/* dst goes on with the cells that src has at positions [from, to), which keep
+ * their positions: all must lie at or after dst's pos_end.  Copies nothing: the
+ * tiles are shared, and each sequence may be cut, cleared and continued without
+ * the other one seeing it.  They are stored once, and read from the tail once a
+ * step for all sequences of the batch.  Where dst or src goes on in a partly
+ * filled tile that the other one has more cells of, begin of that step copies
+ * the tile (a device copy, or a read of its host copy), and takes a tile for it.
+ * The bits of a row depend on how its sequence was put together: a fork has
+ * those of its source.  A range that holds no cell is legal, and adds nothing.
+ * Errors: RKV_E_SEQUENCE (either), RKV_E_STATE, RKV_E_ARGUMENT (the range;
+ * positions before dst's end; dst is src), RKV_E_HOST_MEMORY. */
+RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int64_t from, int64_t to);
+
+/* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
+RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src);
 
 /* --------------------------------------------------------------------- step */
 
 enum { RKV_REGIME_AUTO = 0, RKV_REGIME_DECODE = 1, RKV_REGIME_PREFILL = 2 };
 #define RKV_DECODE_ROWS_MAX 16u
-
-typedef struct rkv_pos_range {
-    int64_t from, to;
-} rkv_pos_range;
 
 /* A sequence's part in a step.  Rows of the batch lie one entry after another
  * in q and out; rows of k and v are those of the entries with new cells.

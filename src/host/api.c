@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * api.c: exported functions of a cache and its sequences.  Each takes the
+ * api.c: exported functions of a cache.  Each takes the
  * handle's lock for its whole length.
  */
 #include "api_internal.h"
@@ -12,8 +12,6 @@ static const rkvi_copy_spec layer_spec = {"rkv_kv_layer_info", sizeof(rkv_kv_lay
 static const rkvi_copy_spec site_spec = {"rkv_site_info", sizeof(rkv_site_info), offsetof(rkv_site_info, scale)};
 static const rkvi_copy_spec stats_spec = {"rkv_cache_stats", sizeof(rkv_cache_stats),
                                           offsetof(rkv_cache_stats, steps)};
-static const rkvi_copy_spec state_spec = {"rkv_sequence_state", sizeof(rkv_sequence_state),
-                                          offsetof(rkv_sequence_state, n_cells)};
 
 rkv_status rkvi_api_enter(const rkv_cache *cache)
 {
@@ -44,14 +42,6 @@ rkv_status rkvi_api_need_step(const rkv_cache *cache)
     if (rkvi_step_is_open(cache))
         return RKV_OK;
     return rkvi_fail(RKV_E_STATE, "no step is open; call rkv_step_begin first");
-}
-
-static rkv_status need_sequence(const rkv_cache *cache, uint32_t sequence)
-{
-    const uint32_t n = rkvi_handle_config(cache)->n_sequences;
-    if (sequence < n)
-        return RKV_OK;
-    return rkvi_fail(RKV_E_SEQUENCE, "sequence is %u, but there are %u sequences", sequence, n);
 }
 
 /* ------------------------------------------------------------ create, destroy */
@@ -214,71 +204,4 @@ rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stat
         return s;
     rkvi_handle_stats(cache, &stats);
     return leave_answered(cache, &stats_spec, &stats, out_stats, __func__);
-}
-
-/* ----------------------------------------------------------------- sequences */
-
-rkv_status rkv_sequence_info(const rkv_cache *cache, uint32_t sequence, rkv_sequence_state *out_state)
-{
-    rkv_sequence_state state = {.struct_size = sizeof state};
-    rkv_status s = enter_asked(cache, &state_spec, out_state, __func__);
-    if (s != RKV_OK)
-        return s;
-    s = need_sequence(cache, sequence);
-    if (s != RKV_OK)
-        return rkvi_api_leave(cache, __func__, s);
-    rkvi_handle_sequence(cache, sequence, &state);
-    return leave_answered(cache, &state_spec, &state, out_state, __func__);
-}
-
-rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence)
-{
-    rkv_status s = rkvi_api_enter(cache);
-    if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
-    s = need_sequence(cache, sequence);
-    if (s == RKV_OK)
-        s = rkvi_api_need_no_step(cache);
-    if (s == RKV_OK)
-        rkvi_handle_sequence_clear(cache, sequence);
-    return rkvi_api_leave(cache, __func__, s);
-}
-
-/* A range that holds no cell is legal and removes nothing. */
-static rkv_status check_removal(const rkv_sequence_state *state, int64_t from, int64_t to,
-                                bool *out_is_empty)
-{
-    if (from < 0 || from > to || to > RKV_POS_END)
-        return rkvi_fail(
-            RKV_E_ARGUMENT,
-            "[%lld, %lld) is no range of positions; from is at least 0 and at most to, which is at "
-            "most RKV_POS_END, 2^62",
-            (long long)from, (long long)to);
-    *out_is_empty = from == to || from >= state->pos_end || to <= state->pos_begin;
-    if (*out_is_empty || to >= state->pos_end)
-        return RKV_OK;
-    return rkvi_fail(
-        RKV_E_UNSUPPORTED,
-        "removing [%lld, %lld) would leave the cells after it, up to %lld; only a removal to the end "
-        "of the sequence is built",
-        (long long)from, (long long)to, (long long)state->pos_end);
-}
-
-rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to)
-{
-    rkv_sequence_state state = {.struct_size = sizeof state};
-    bool is_empty = true;
-    rkv_status s = rkvi_api_enter(cache);
-    if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
-    s = need_sequence(cache, sequence);
-    if (s == RKV_OK)
-        s = rkvi_api_need_no_step(cache);
-    if (s == RKV_OK) {
-        rkvi_handle_sequence(cache, sequence, &state);
-        s = check_removal(&state, from, to, &is_empty);
-    }
-    if (s == RKV_OK && !is_empty)
-        rkvi_handle_sequence_truncate(cache, sequence, from);
-    return rkvi_api_leave(cache, __func__, s);
 }

@@ -56,12 +56,13 @@ static void enter(rkvi_cache *c, uint64_t step)
 /* ----------------------------------------------------------- begin: one entry */
 
 typedef struct growth {
-    const rkvi_batch_entry *entry;
+    const rkvi_batch_entry *entry; /* NULL: a sequence beside the batch */
     rkvi_seq *seq;
     uint32_t old_tiles; /* before the step */
-    uint32_t old_fill;
-    uint32_t new_tiles;
+    uint32_t joined;    /* tile that the first new cell joins, or UINT32_MAX */
+    uint32_t copied;    /* of which that is a new copy, or UINT32_MAX */
     uint64_t due_tiles; /* tiles [0, due_tiles) lie beyond the lag when the step has ended */
+    bool is_prefill;
     bool *waited;
 } growth;
 
@@ -76,7 +77,7 @@ static void want_marks(rkvi_cache *c, uint32_t layer, uint32_t place)
 /* The tile that the first new cell joins must be on the device. */
 static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
 {
-    const uint32_t tile = g->seq->tiles[g->old_tiles - 1];
+    const uint32_t tile = g->joined;
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_REOPEN};
     if (l->device_place != RKVI_NO_PLACE)
@@ -103,6 +104,25 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     rkvi_tile_apply(l, RKVI_TILE_BRING_BACK);
     c->layers[layer].n_tail--;
     rkvi_cache_set_device(c, layer, l, m.place);
+    return RKV_OK;
+}
+
+/* A copy of a shared tile-layer, at a place of its own. */
+static rkv_status copy_tile(rkvi_cache *c, const growth *g, uint32_t layer)
+{
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, g->joined, layer);
+    rkvi_move m = {.kind = RKVI_MOVE_COPY, .tile = g->joined, .layer = layer, .from = g->copied};
+    rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
+    if (s != RKV_OK)
+        return s;
+    s = add_move(c, &m);
+    if (s != RKV_OK) {
+        rkvi_pool_give(&c->layers[layer].device, m.place);
+        return s;
+    }
+    want_marks(c, layer, m.place);
+    rkvi_cache_set_device(c, layer, l, m.place);
+    rkvi_tile_apply(l, RKVI_TILE_OPEN);
     return RKV_OK;
 }
 
@@ -149,11 +169,12 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
     if (window_has_room(c, layer) && l->device_place != RKVI_NO_PLACE) {
         rkv_status s = add_move(c, &m);
         c->layers[layer].n_window += s == RKV_OK;
+        l->is_due = s == RKV_OK;
         return s;
     }
     m.kind = RKVI_MOVE_LEAVE;
     m.has_copy = l->host_valid;
-    m.in_step = g->entry->is_prefill;
+    m.in_step = g->is_prefill;
     if (!m.has_copy) {
         rkv_status s = rkvi_cache_take_host(c, layer, l, g->waited);
         if (s != RKV_OK)
@@ -167,96 +188,203 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
         rkvi_cache_give_host(c, layer, l);
     if (s == RKV_OK) /* this step is c->step + 1: the next begin, for the prediction */
         l->enter_step = m.in_step ? c->step + 2 : 0;
+    l->is_due = s == RKV_OK;
     return s;
 }
 
-/* First tile of the sequence that has not been through `due` in this layer. */
-static uint32_t first_undecided(const rkvi_cache *c, const growth *g, uint32_t layer)
+/* Does another sequence store its next cell into this tile? */
+static bool is_active_of_another(const rkvi_cache *c, const rkvi_seq *seq, uint32_t tile)
 {
-    uint32_t t = g->seq->n_tiles;
-    while (t > 0) {
-        const rkvi_tile_layer *l = rkvi_cache_tile_layer(c, g->seq->tiles[t - 1], layer);
-        if (l->state != RKVI_ON_DEVICE && l->state != RKVI_ABSENT)
-            break;
-        t--;
+    if (c->tiles.tiles[tile].refs == 1)
+        return false;
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
+        const rkvi_seq *s = &c->seqs[i];
+        if (s != seq && s->n_tiles && s->tiles[s->n_tiles - 1] == tile && rkvi_seq_last_fill(s) < c->cfg->tile_cells)
+            return true;
     }
-    return t;
+    return false;
 }
 
+/* Tiles that lie beyond the lag: behind each come draft_rows cells, or as many
+ * tiles as those fill. */
+static uint32_t due_tiles(const rkvi_cache *c, const rkvi_seq *s)
+{
+    const uint32_t T = c->cfg->tile_cells, draft = c->cfg->draft_rows;
+    const uint64_t lag_tiles = rkvi_div_up(draft, T);
+    uint64_t after = 0;
+    uint32_t due = rkvi_seq_last_fill(s) == T && draft == 0 ? s->n_tiles : s->n_tiles ? s->n_tiles - 1 : 0;
+    for (uint32_t i = s->n_segments; i-- > 0 && after < draft;) {
+        const rkvi_segment *g = &s->segments[i];
+        after += g->count;
+        if (g->tile_index < due)
+            due = g->tile_index;
+    }
+    const uint32_t most = s->n_tiles > 1 + lag_tiles ? s->n_tiles - 1 - (uint32_t)lag_tiles : 0;
+    return due > most ? due : most;
+}
+
+/* Passes over the tiles that are not in window or tail yet. */
 static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uint32_t *n_transit)
 {
     const bool has_tail = c->cfg->layers[layer].has_tail;
     rkv_status s = RKV_OK;
-    if (g->entry->n_new && g->old_fill && g->old_fill < c->cfg->tile_cells)
+    if (g->copied != UINT32_MAX)
+        s = copy_tile(c, g, layer);
+    else if (g->joined != UINT32_MAX)
         s = reopen(c, g, layer);
     uint64_t room = c->cfg->layers[layer].window_tiles - c->layers[layer].n_window;
-    for (uint32_t t = first_undecided(c, g, layer); s == RKV_OK && t < g->seq->n_tiles; t++) {
+    for (uint32_t t = g->seq->first_open; s == RKV_OK && t < g->seq->n_tiles; t++) {
         const uint32_t tile = g->seq->tiles[t];
+        const rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
         const bool is_due = t < g->due_tiles;
         if (t >= g->old_tiles)
-            s = open_tile(c, tile, layer, is_due && has_tail && g->entry->is_prefill && room == 0, n_transit);
-        if (s == RKV_OK && is_due) {
-            s = due(c, g, tile, layer);
-            room -= room > 0;
+            s = open_tile(c, tile, layer, is_due && has_tail && g->is_prefill && room == 0, n_transit);
+        if (s != RKV_OK || !is_due || l->state != RKVI_ON_DEVICE || l->is_due)
+            continue;
+        if (is_active_of_another(c, g->seq, tile)) {
+            c->decide_all = true;
+            continue;
         }
+        s = due(c, g, tile, layer);
+        room -= room > 0;
     }
     return s;
 }
 
-static rkv_status grow_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t *n_transit, bool *waited)
+static bool is_decided(const rkvi_cache *c, uint32_t tile)
 {
-    const rkvi_batch_entry *be = &b->entries[e];
-    rkvi_seq *seq = &c->seqs[be->sequence];
-    const rkvi_row *rows = b->rows + be->row0;
-    growth g = {.entry = be, .seq = seq, .old_tiles = seq->n_tiles, .waited = waited};
-    g.old_fill = rkvi_seq_last_fill(seq);
-    if (be->n_new) {
-        uint32_t n_tiles, n_segments;
-        rkvi_seq_need(seq, rows, be->n_new, c->cfg->tile_cells, &n_tiles, &n_segments);
-        for (g.new_tiles = 0; g.new_tiles < n_tiles; g.new_tiles++)
-            c->new_tiles[c->n_new_tiles + g.new_tiles] = rkvi_tiles_take(&c->tiles);
-        c->n_segments -= seq->n_segments;
-        rkvi_seq_append(seq, rows, be->n_new, c->cfg->tile_cells, c->new_tiles + c->n_new_tiles);
-        c->n_segments += seq->n_segments;
-        c->n_new_tiles += n_tiles;
-    }
-    const uint64_t end = seq->n_tiles ? (uint64_t)(seq->n_tiles - 1) * c->cfg->tile_cells + rkvi_seq_last_fill(seq) : 0;
-    g.due_tiles = end > c->cfg->draft_rows ? (end - c->cfg->draft_rows) / c->cfg->tile_cells : 0;
+    for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++)
+        if (rkvi_cache_tile_layer(c, tile, layer)->state == RKVI_ON_DEVICE)
+            return false;
+    return true;
+}
+
+/* A tile that comes back to the device is looked at again by all that have it. */
+static void look_again(rkvi_cache *c, rkvi_seq *seq)
+{
+    const uint32_t last = seq->n_tiles - 1, tile = seq->tiles[last];
+    bool comes_back = false;
+    if (seq->first_open > last)
+        seq->first_open = last;
     for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
-        rkv_status s = grow_layer(c, &g, layer, &n_transit[layer]);
+        const uint8_t state = rkvi_cache_tile_layer(c, tile, layer)->state;
+        comes_back = comes_back || state == RKVI_LEAVING || state == RKVI_IN_TAIL;
+    }
+    for (uint32_t i = 0; comes_back && c->tiles.tiles[tile].refs > 1 && i < c->cfg->n_sequences; i++)
+        c->seqs[i].first_open = 0;
+}
+
+static void replace_last(rkvi_seq *seq, uint32_t tile)
+{
+    seq->tiles[seq->n_tiles - 1] = tile;
+}
+
+/* What the first new cell joins; a tile that it would write over is copied. */
+static void join(rkvi_cache *c, growth *g, uint32_t e)
+{
+    rkvi_seq *seq = g->seq;
+    const uint32_t fill = rkvi_seq_last_fill(seq);
+    if (seq->n_tiles == 0 || fill == c->cfg->tile_cells)
+        return;
+    g->joined = seq->tiles[seq->n_tiles - 1];
+    look_again(c, seq);
+    if (rkvi_cache_needs_copy(c, g->entry->sequence)) {
+        g->copied = g->joined;
+        g->joined = rkvi_tiles_take(&c->tiles);
+        c->tiles.tiles[g->joined].stored = c->tiles.tiles[g->joined].end = (uint16_t)fill;
+        replace_last(seq, g->joined);
+        rkvi_tiles_unref(&c->tiles, g->copied); /* others have it */
+        c->copies[c->n_copies++] =
+            (rkvi_tile_copy){.sequence = g->entry->sequence, .from = g->copied, .to = g->joined};
+        c->decide_all = true;
+    } else {
+        c->joined[e] = g->joined;
+    }
+}
+
+/* Cells [0, fill) of each tile from t on are stored. */
+static void note_stored(rkvi_cache *c, const rkvi_seq *seq, uint32_t t)
+{
+    for (; t < seq->n_tiles; t++) {
+        rkvi_tile *tile = &c->tiles.tiles[seq->tiles[t]];
+        const uint16_t fill = (uint16_t)(t + 1 < seq->n_tiles ? c->cfg->tile_cells : rkvi_seq_last_fill(seq));
+        tile->stored = tile->stored > fill ? tile->stored : fill;
+        tile->end = tile->end > fill ? tile->end : fill;
+    }
+}
+
+static void append(rkvi_cache *c, growth *g, const rkvi_batch *b, uint32_t e)
+{
+    rkvi_seq *seq = g->seq;
+    const rkvi_row *rows = b->rows + b->entries[e].row0;
+    const uint32_t n_new = b->entries[e].n_new;
+    uint32_t n_tiles, n_segments;
+    join(c, g, e);
+    rkvi_seq_need(seq, rows, n_new, c->cfg->tile_cells, &n_tiles, &n_segments);
+    for (uint32_t i = 0; i < n_tiles; i++)
+        c->new_tiles[c->n_new_tiles + i] = rkvi_tiles_take(&c->tiles);
+    c->n_segments -= seq->n_segments;
+    rkvi_seq_append(seq, rows, n_new, c->cfg->tile_cells, c->new_tiles + c->n_new_tiles);
+    c->n_segments += seq->n_segments;
+    c->n_new_tiles += n_tiles;
+    note_stored(c, seq, g->joined == UINT32_MAX ? g->old_tiles : g->old_tiles - 1);
+}
+
+static rkv_status grow_all_layers(rkvi_cache *c, growth *g, uint32_t *n_transit)
+{
+    g->due_tiles = due_tiles(c, g->seq);
+    for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
+        rkv_status s = grow_layer(c, g, layer, &n_transit[layer]);
         if (s != RKV_OK)
             return s;
     }
     return RKV_OK;
 }
 
-/* ----------------------------------------------------------- begin: the batch */
-
-/* Counts, before anything changes: tiles and segments; lists get their room. */
-static rkv_status reserve(rkvi_cache *c, const rkvi_batch *b)
+static growth growth_of(rkvi_cache *c, uint32_t sequence, bool *waited)
 {
-    const rkvi_config *cfg = c->cfg;
-    uint64_t tiles = 0, segments = c->n_segments;
-    for (uint32_t e = 0; e < b->n_entries; e++) {
-        const rkvi_batch_entry *be = &b->entries[e];
-        uint32_t t = 0, g = 0;
-        if (be->n_new)
-            rkvi_seq_need(&c->seqs[be->sequence], b->rows + be->row0, be->n_new, cfg->tile_cells, &t, &g);
-        rkv_status s = rkvi_seq_reserve(&c->seqs[be->sequence], t, g);
-        if (s != RKV_OK)
-            return s;
-        tiles += t;
-        segments += g;
-    }
-    return rkvi_cache_has_room(c, tiles, segments);
+    rkvi_seq *seq = &c->seqs[sequence];
+    while (seq->first_open < seq->n_tiles && is_decided(c, seq->tiles[seq->first_open]))
+        seq->first_open++;
+    return (growth){
+        .seq = seq, .old_tiles = seq->n_tiles, .joined = UINT32_MAX, .copied = UINT32_MAX, .waited = waited};
 }
+
+static rkv_status grow_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t *n_transit, bool *waited)
+{
+    growth g = growth_of(c, b->entries[e].sequence, waited);
+    g.entry = &b->entries[e];
+    g.is_prefill = g.entry->is_prefill;
+    c->joined[e] = UINT32_MAX;
+    if (g.entry->n_new)
+        append(c, &g, b, e);
+    return grow_all_layers(c, &g, n_transit);
+}
+
+/* Tiles that another sequence went on in, until now, are due in those that are
+ * not in the batch. */
+static rkv_status decide_others(rkvi_cache *c, uint32_t *n_transit, bool *waited)
+{
+    rkv_status s = RKV_OK;
+    if (!c->decide_all)
+        return RKV_OK;
+    c->decide_all = false;
+    for (uint32_t i = 0; i < c->cfg->n_sequences && s == RKV_OK; i++) {
+        growth g = growth_of(c, i, waited);
+        if (g.seq->first_open < g.seq->n_tiles)
+            s = grow_all_layers(c, &g, n_transit);
+    }
+    return s;
+}
+
+/* ----------------------------------------------------------- begin: the batch */
 
 rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_waited)
 {
     *out_waited = false;
-    c->n_moves = c->n_new_tiles = 0;
+    c->n_moves = c->n_new_tiles = c->n_copies = 0;
     c->next_promote = UINT32_MAX;
-    rkv_status s = reserve(c, batch);
+    rkv_status s = rkvi_cache_reserve(c, batch);
     if (s != RKV_OK)
         return s;
     enter(c, c->step + 1);
@@ -268,6 +396,8 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
     uint32_t e = 0;
     for (; e < batch->n_entries && s == RKV_OK; e++)
         s = grow_entry(c, batch, e, n_transit, out_waited);
+    if (s == RKV_OK)
+        s = decide_others(c, n_transit, out_waited);
     free(n_transit);
     if (s == RKV_OK) {
         c->step++;
@@ -371,6 +501,7 @@ static void undo_move(rkvi_cache *c, rkvi_move *m)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
     rkvi_layer_state *ls = &c->layers[m->layer];
+    l->is_due = false;
     switch (m->kind) {
     case RKVI_MOVE_KEEP:
         if (has_left(c, m->layer)) /* a later tile may be on its way out: no gap below it */
@@ -405,7 +536,8 @@ static void undo_move(rkvi_cache *c, rkvi_move *m)
             l->enter_step = m->enter_step;
         }
         break;
-    case RKVI_MOVE_OPEN: /* released with its tile */
+    case RKVI_MOVE_OPEN: /* released with their tiles */
+    case RKVI_MOVE_COPY:
         break;
     }
 }
@@ -415,10 +547,17 @@ void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
     for (uint32_t i = c->n_moves; i-- > 0;)
         undo_move(c, &c->moves[i]);
     settle_promotions(c);
+    c->decide_all = true;
     for (uint32_t e = 0; e < batch->n_entries; e++) {
         const rkvi_batch_entry *be = &batch->entries[e];
         if (be->n_new)
-            rkvi_cache_sequence_truncate(c, be->sequence, batch->rows[be->row0].pos);
+            rkvi_cache_sequence_remove(c, be->sequence, batch->rows[be->row0].pos, INT64_MAX);
+    }
+    for (; c->n_copies; c->n_copies--) {
+        const rkvi_tile_copy *copy = &c->copies[c->n_copies - 1];
+        rkvi_tiles_ref(&c->tiles, copy->from);
+        replace_last(&c->seqs[copy->sequence], copy->from);
+        rkvi_cache_release_tile(c, copy->to);
     }
     c->n_moves = 0;
 }
@@ -427,6 +566,7 @@ void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
     rkvi_tile_apply(l, RKVI_TILE_LEAVE);
+    l->is_due = false;
     l->enter_step = c->step + (m->in_step ? 1 : 2);
     l->host_valid = true;
     if (!m->has_copy)
@@ -442,8 +582,11 @@ void rkvi_cache_end(rkvi_cache *c)
 {
     for (uint32_t i = 0; i < c->n_moves; i++) {
         rkvi_move *m = &c->moves[i];
-        if (m->kind == RKVI_MOVE_KEEP)
-            rkvi_tile_apply(rkvi_cache_tile_layer(c, m->tile, m->layer), RKVI_TILE_KEEP);
+        rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
+        if (m->kind != RKVI_MOVE_KEEP)
+            continue;
+        rkvi_tile_apply(l, RKVI_TILE_KEEP);
+        l->is_due = false;
     }
     settle_promotions(c);
 }
@@ -470,16 +613,4 @@ uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
     else
         rkvi_cache_give_host(c, layer, l);
     return mark;
-}
-
-/* ----------------------------------------------------------------- sequences */
-
-void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from_pos)
-{
-    rkvi_seq *s = &c->seqs[sequence];
-    c->n_segments -= s->n_segments;
-    const uint32_t gone = rkvi_seq_truncate(s, from_pos);
-    c->n_segments += s->n_segments;
-    for (uint32_t i = 0; i < gone; i++)
-        rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
 }

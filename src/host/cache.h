@@ -7,6 +7,13 @@
  *   3. the sequences grow
  * Each thing taken is a move; undo walks them backwards.
  *
+ * A tile may lie in several sequences.  The next cell of a sequence is stored
+ * into its last tile unless a segment of another one covers that cell: then the
+ * tile is copied first, and the copy takes its place in this sequence alone.
+ * So of those that share a partly filled tile, one goes on in it.  A tile-layer
+ * is demoted when one sequence of the batch is beyond it by the lag, but not
+ * while another sequence goes on in it.
+ *
  * Marks (numbers on timelines, see timeline.h) follow each place, because a
  * place is handed on while work on it is still in flight:
  *   device place   out: last copy-out that reads it;  in: last copy into it;
@@ -41,6 +48,7 @@ typedef enum {
     RKVI_MOVE_OPEN,      /* a new tile-layer has room on the device */
     RKVI_MOVE_REOPEN,    /* was leaving: stays */
     RKVI_MOVE_BRING_BACK,/* copy in before the step's store */
+    RKVI_MOVE_COPY,      /* a shared tile-layer's copy: from the device at start, or from the tail */
     RKVI_MOVE_KEEP,      /* joins the window at the step's end */
     RKVI_MOVE_LEAVE,     /* copied out: within the step, or at its end */
     RKVI_MOVE_PROMOTE    /* copied from its slot after launch `launch` */
@@ -53,9 +61,23 @@ typedef struct rkvi_move {
     bool has_copy;   /* LEAVE: the host copy is still good */
     bool done;
     uint32_t item;   /* PROMOTE: of the ring's list */
-    uint32_t place;  /* BRING_BACK, PROMOTE: the device place */
+    uint32_t place;  /* BRING_BACK, COPY, PROMOTE: the device place */
+    uint32_t from;   /* COPY: the tile that is copied */
     uint64_t enter_step; /* REOPEN: of its leaving, for undo */
 } rkvi_move;
+
+/* A sequence's last tile was replaced by a copy. */
+typedef struct rkvi_tile_copy {
+    uint32_t sequence, from, to;
+} rkvi_tile_copy;
+
+/* Where a sequence will end, for counting ahead of begin. */
+typedef struct rkvi_cache_end_of {
+    int64_t pos;
+    uint32_t fill;
+    uint32_t tile; /* partly filled and shared; else UINT32_MAX */
+    bool goes_on;  /* in that tile */
+} rkvi_cache_end_of;
 
 /* Room for tiles that only pass through a prefill step. */
 typedef struct rkvi_transit {
@@ -85,10 +107,14 @@ typedef struct rkvi_cache {
     uint32_t n_leaving, leaving_room;
     uint32_t *new_tiles;     /* of the open step, in order of entries */
     uint32_t n_new_tiles;
+    uint32_t *joined;        /* [entry of the open step] tile that its first new cell joins, or UINT32_MAX */
+    rkvi_tile_copy *copies;  /* of the open step */
+    uint32_t n_copies;
+    bool decide_all;         /* sequences beside the batch may hold tiles that are due */
     uint64_t n_segments;     /* of all sequences */
-    uint32_t *check_fill;    /* [sequence], rkvi_cache_check_* */
-    int64_t *check_pos;
+    rkvi_cache_end_of *check;/* [sequence], rkvi_cache_check_* */
     uint64_t check_tiles, check_segments;
+    uint64_t *cover;         /* scratch: a bit for each cell of each tile */
 } rkvi_cache;
 
 /* Device memory: one block per KV layer, and the room for transit. */
@@ -114,12 +140,21 @@ void rkvi_cache_end(rkvi_cache *c);
 /* A LEAVE move's copy-out is enqueued (out_mark 0: none was needed). */
 void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark);
 
-/* Cells are about to be stored into the tile of `sequence` that was the last
- * one before the step: its host copy is given up, its generation rises.
- * Returns the copy-out mark that the store waits for. */
+/* Cells are about to be stored into a tile that held some before the step: its
+ * host copy is given up, its generation rises.  Returns the copy-out mark that
+ * the store waits for. */
 uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer);
 
-void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from_pos);
+/* Sequence calls, between steps.  Removing can't fail. */
+void rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to);
+/* dst goes on with cells [from, to) of src, by reference: RKV_E_HOST_MEMORY. */
+rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to);
+
+/* Cells stored in tiles, and those that segments cover. */
+typedef struct rkvi_cell_count {
+    uint64_t stored, covered, shared_tiles;
+} rkvi_cell_count;
+void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out);
 
 void rkvi_cache_check_reset(rkvi_cache *c);
 rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *batch);

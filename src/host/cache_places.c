@@ -56,10 +56,12 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
     c->transit = calloc(cfg->n_layers + 2u, sizeof *c->transit);
     c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
     c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
-    c->check_fill = calloc(cfg->n_sequences, sizeof *c->check_fill);
-    c->check_pos = calloc(cfg->n_sequences, sizeof *c->check_pos);
-    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check_fill ||
-        !c->check_pos) {
+    c->check = calloc(cfg->n_sequences, sizeof *c->check);
+    c->joined = calloc(cfg->n_sequences, sizeof *c->joined);
+    c->copies = calloc(cfg->n_sequences, sizeof *c->copies);
+    c->cover = calloc(cfg->capacity_tiles, rkvi_div_up(cfg->tile_cells, 64) * sizeof *c->cover);
+    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check || !c->joined ||
+        !c->copies || !c->cover) {
         rkvi_cache_free(c);
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
     }
@@ -90,8 +92,10 @@ void rkvi_cache_free(rkvi_cache *c)
     free(c->transit);
     free(c->transit_of);
     free(c->new_tiles);
-    free(c->check_fill);
-    free(c->check_pos);
+    free(c->check);
+    free(c->joined);
+    free(c->copies);
+    free(c->cover);
     free(c->moves);
     free(c->leaving);
     *c = (rkvi_cache){0};
@@ -176,8 +180,10 @@ rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *
 
 void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile)
 {
-    if (--c->tiles.tiles[tile].refs > 0)
+    if (rkvi_tiles_unref(&c->tiles, tile) > 0) {
+        c->decide_all = true;
         return;
+    }
     for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
         c->layers[layer].n_window -= l->state == RKVI_IN_WINDOW;
@@ -214,20 +220,60 @@ void rkvi_cache_check_reset(rkvi_cache *c)
     c->check_tiles = 0;
     c->check_segments = c->n_segments;
     for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
-        c->check_fill[i] = c->seqs[i].n_tiles ? rkvi_seq_last_fill(&c->seqs[i]) : c->cfg->tile_cells;
-        c->check_pos[i] = rkvi_seq_pos_end(&c->seqs[i]);
+        const rkvi_seq *s = &c->seqs[i];
+        const uint32_t tile = s->n_tiles ? s->tiles[s->n_tiles - 1] : UINT32_MAX;
+        rkvi_cache_end_of *end = &c->check[i];
+        *end = (rkvi_cache_end_of){.pos = rkvi_seq_next_pos(s), .fill = c->cfg->tile_cells, .tile = UINT32_MAX};
+        if (s->n_tiles)
+            end->fill = rkvi_seq_last_fill(s);
+        if (end->fill < c->cfg->tile_cells && c->tiles.tiles[tile].refs > 1)
+            end->tile = tile;
     }
+}
+
+/* The first cell of a sequence that shares its last tile: is that copied? */
+static bool first_cell_copies(rkvi_cache *c, uint32_t sequence)
+{
+    rkvi_cache_end_of *end = &c->check[sequence];
+    const uint32_t tile = end->tile;
+    bool copies = rkvi_cache_needs_copy(c, sequence);
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++)
+        copies = copies || (c->check[i].tile == tile && c->check[i].goes_on);
+    if (copies)
+        end->tile = UINT32_MAX;
+    end->goes_on = !copies;
+    return copies;
+}
+
+static void check_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t *out_tiles, uint32_t *out_segments)
+{
+    const rkvi_batch_entry *be = &b->entries[e];
+    rkvi_cache_end_of *end = &c->check[be->sequence];
+    const bool copies =
+        be->n_new && end->tile != UINT32_MAX && !end->goes_on && first_cell_copies(c, be->sequence);
+    rkvi_rows_need(&end->fill, &end->pos, b->rows + be->row0, be->n_new, c->cfg->tile_cells, out_tiles, out_segments);
+    c->check_tiles += *out_tiles + copies;
+    c->check_segments += *out_segments;
 }
 
 rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
 {
     for (uint32_t e = 0; e < b->n_entries; e++) {
-        const rkvi_batch_entry *be = &b->entries[e];
         uint32_t t, g;
-        rkvi_rows_need(&c->check_fill[be->sequence], &c->check_pos[be->sequence], b->rows + be->row0, be->n_new,
-                       c->cfg->tile_cells, &t, &g);
-        c->check_tiles += t;
-        c->check_segments += g;
+        check_entry(c, b, e, &t, &g);
+    }
+    return rkvi_cache_has_room(c, c->check_tiles, c->check_segments);
+}
+
+rkv_status rkvi_cache_reserve(rkvi_cache *c, const rkvi_batch *b)
+{
+    rkvi_cache_check_reset(c);
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        uint32_t t, g;
+        check_entry(c, b, e, &t, &g);
+        rkv_status s = rkvi_seq_reserve(&c->seqs[b->entries[e].sequence], t, g);
+        if (s != RKV_OK)
+            return s;
     }
     return rkvi_cache_has_room(c, c->check_tiles, c->check_segments);
 }

@@ -20,7 +20,12 @@ rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *
 /* One reference less; the last one gives all places of the tile back. */
 void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile);
 
+/* Must the sequence's last tile be copied before its next cell is stored? */
+bool rkvi_cache_needs_copy(rkvi_cache *c, uint32_t sequence);
+
 /* RKV_E_CAPACITY when so many new tiles, or segments in all, are too many. */
 rkv_status rkvi_cache_has_room(const rkvi_cache *c, uint64_t tiles, uint64_t segments);
+/* Counts what a batch takes before anything changes; lists get their room. */
+rkv_status rkvi_cache_reserve(rkvi_cache *c, const rkvi_batch *b);
 
 #endif

@@ -6,8 +6,14 @@
  *               numbered in this order; a leaf's number never changes while
  *               cells are appended
  *
- * Positions within a segment follow by one.  turn (position now minus position
- * when K was stored) is 0 until sequences can be shifted. */
+ * Positions rise strictly along the segments, by one within each.  turn
+ * (position now minus position when K was stored) is 0 until a sequence is
+ * shifted.  A segment covers cells [first, first + count) of its tile.
+ *
+ * tiles[] holds one reference for each of its items.  A tile comes more than
+ * once only where cells of it come again after others; within an item the
+ * segments' cells rise, so that the last segment ends where appending goes on.
+ * One segment more than there are always has room: a removal can't fail. */
 #ifndef RKVI_SEQ_H
 #define RKVI_SEQ_H
 
@@ -26,6 +32,7 @@ typedef struct rkvi_seq {
     uint32_t n_segments, segments_room;
     uint32_t n_tiles, tiles_room;
     uint64_t n_cells;
+    uint32_t first_open; /* cache's: tiles before it are in window or tail, or on their way, in every KV layer */
 } rkvi_seq;
 
 void rkvi_seq_free(rkvi_seq *s);
@@ -33,6 +40,8 @@ int64_t rkvi_seq_pos_begin(const rkvi_seq *s);
 int64_t rkvi_seq_pos_end(const rkvi_seq *s); /* last position + 1; 0 when empty */
 /* Cells used in the last tile; 0 when empty. */
 uint32_t rkvi_seq_last_fill(const rkvi_seq *s);
+/* The position that would go on with the last segment; -1: none. */
+int64_t rkvi_seq_next_pos(const rkvi_seq *s);
 
 /* What appending these rows takes: tiles and segments beyond the present ones. */
 void rkvi_seq_need(const rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
@@ -48,9 +57,19 @@ rkv_status rkvi_seq_reserve(rkvi_seq *s, uint32_t more_tiles, uint32_t more_segm
  * was reserved: can't fail. */
 void rkvi_seq_append(rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                      const uint32_t *new_tiles);
-/* Cuts the cells from position `from_pos` on; tiles beyond the new end are left
+/* Cuts the cells at positions [from, to).  Tiles without a segment left stand
  * in tiles[n_tiles ..) for the caller to release; returns how many. */
-uint32_t rkvi_seq_truncate(rkvi_seq *s, int64_t from_pos);
+uint32_t rkvi_seq_remove(rkvi_seq *s, int64_t from, int64_t to);
+
+/* Most segments, and so tiles, that the cells of s at positions [from, to) are. */
+uint32_t rkvi_seq_count(const rkvi_seq *s, int64_t from, int64_t to);
+/* Goes on with the cells of src at positions [from, to), all at or after s's
+ * end; s is another sequence, with room for rkvi_seq_count more of both.  The
+ * caller takes a reference on each tile that was added; returns how many. */
+uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t to);
+/* The i-th maximal run of positions that follow by one, from segment *at on
+ * (0 at first; moves on); false: there is none left. */
+bool rkvi_seq_range(const rkvi_seq *s, uint32_t *at, int64_t *out_from, int64_t *out_to);
 
 uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells);
 /* Writes the leaves' spans; returns how many. */

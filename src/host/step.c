@@ -249,6 +249,8 @@ static rkv_status start(rkv_cache *h, void *stream)
     rkv_status s = follow(h, stream);
     if (s == RKV_OK)
         s = rkvi_timeline_wait(&h->uploads, h->now->upload_mark, stream, &unseen);
+    if (s == RKV_OK) /* once, here: what follows may be captured, and replayed */
+        s = rkvi_step_copy_shared(h, stream);
     if (s == RKV_OK)
         s = mark_compute(h, stream);
     if (s == RKV_OK)
@@ -267,16 +269,6 @@ rkv_status rkvi_step_start(rkv_cache *h, void *stream)
 
 /* ------------------------------------------------------------------- attend */
 
-/* The tile that an entry's first new cell joins, UINT32_MAX when it opens one. */
-static uint32_t joined_tile(const rkv_cache *h, const rkvi_batch_entry *e)
-{
-    const rkvi_seq *s = &h->cache.seqs[e->sequence];
-    const uint64_t before = (uint64_t)(s->n_tiles - 1) * h->cfg.tile_cells + rkvi_seq_last_fill(s) - e->n_new;
-    if (e->n_new == 0 || before % h->cfg.tile_cells == 0)
-        return UINT32_MAX;
-    return s->tiles[before / h->cfg.tile_cells];
-}
-
 /* Waits of the store: host copies given up, places handed on, transit. */
 static rkv_status before_store(rkv_cache *h, const rkvi_site_call *c)
 {
@@ -284,7 +276,7 @@ static rkv_status before_store(rkv_cache *h, const rkvi_site_call *c)
     const rkvi_layer_state *ls = &h->cache.layers[layer];
     uint64_t out = ls->store_out;
     for (uint32_t e = 0; e < h->batch.n_entries; e++) {
-        const uint32_t tile = joined_tile(h, &h->batch.entries[e]);
+        const uint32_t tile = h->cache.joined[e];
         const uint64_t mark = tile == UINT32_MAX ? 0 : rkvi_cache_drop_host_copy(&h->cache, tile, layer);
         out = mark > out ? mark : out;
     }

@@ -38,11 +38,15 @@ void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_inf
 void rkvi_handle_site_info(const rkv_cache *h, uint32_t site, rkv_site_info *out);
 void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out);
 void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_state *out);
+/* The first position that it has in [from, to); `to`: none. */
+int64_t rkvi_handle_first_pos(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
+/* Writes at most `room` ranges; returns how many there are. */
+uint64_t rkvi_handle_ranges(const rkv_cache *h, uint32_t sequence, rkv_pos_range *out, uint64_t room);
 
 /* Between steps only. */
 void rkvi_handle_clear(rkv_cache *h);
-void rkvi_handle_sequence_clear(rkv_cache *h, uint32_t sequence);
-void rkvi_handle_sequence_truncate(rkv_cache *h, uint32_t sequence, int64_t from_pos);
+void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
+rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* Counts tiles over several batches (api has resolved each of them, positions
  * going on from batch to batch): call reset, then add for each. */

@@ -95,40 +95,86 @@ rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto)
     return RKV_OK;
 }
 
+/* A host copy goes to a device place: of the tile-layer itself, or of the
+ * shared one that it is a copy of. */
 static rkv_status bring_back(rkv_cache *h, rkvi_move *m)
 {
     rkvi_tile_layer *l = tile_layer(h, m->tile, m->layer);
+    rkvi_tile_layer *from = m->kind == RKVI_MOVE_COPY ? tile_layer(h, m->from, m->layer) : l;
     rkvi_layer_state *ls = &h->cache.layers[m->layer];
     rkvi_place_marks *marks = &ls->device_marks[m->place];
     const uint64_t bytes = h->cfg.layers[m->layer].geom.bytes;
     const rkvi_copy copy = {.direction = RKVI_H2D,
                             .dst = (void *)(uintptr_t)l->device_addr,
-                            .src = (const void *)(uintptr_t)l->host_addr,
+                            .src = (const void *)(uintptr_t)from->host_addr,
                             .width_bytes = bytes,
                             .rows = 1};
     rkv_status s = rkvi_timeline_wait(&h->compute, marks->used, h->in_stream, &h->in_seen.compute);
     if (s == RKV_OK)
         s = rkvi_timeline_wait(&h->out, marks->out, h->in_stream, &h->in_seen.out);
     if (s == RKV_OK)
-        s = rkvi_timeline_wait(&h->out, l->out_mark, h->in_stream, &h->in_seen.out);
+        s = rkvi_timeline_wait(&h->out, from->out_mark, h->in_stream, &h->in_seen.out);
     if (s == RKV_OK)
         s = rkvi_arena_copy(h->arena, &copy, h->in_stream);
     if (s == RKV_OK)
         s = rkvi_timeline_record(&h->in, h->in_stream);
     if (s != RKV_OK)
         return s;
-    marks->in = ls->store_in = ls->host_in[l->host_place] = h->in.last;
+    marks->in = ls->store_in = ls->host_in[from->host_place] = h->in.last;
     m->done = true;
     count_in(h, bytes);
     h->stats.brought_back_bytes += bytes;
     return RKV_OK;
 }
 
+static bool comes_from_host(rkv_cache *h, const rkvi_move *m)
+{
+    return m->kind == RKVI_MOVE_BRING_BACK ||
+           (m->kind == RKVI_MOVE_COPY && tile_layer(h, m->from, m->layer)->state == RKVI_IN_TAIL);
+}
+
 rkv_status rkvi_step_bring_back(rkv_cache *h)
 {
     for (uint32_t i = 0; i < h->cache.n_moves; i++) {
         rkvi_move *m = &h->cache.moves[i];
-        rkv_status s = m->kind == RKVI_MOVE_BRING_BACK ? bring_back(h, m) : RKV_OK;
+        rkv_status s = comes_from_host(h, m) ? bring_back(h, m) : RKV_OK;
+        if (s != RKV_OK)
+            return s;
+    }
+    return RKV_OK;
+}
+
+/* Both places may still wait for earlier copies. */
+static rkv_status copy_shared(rkv_cache *h, rkvi_move *m, void *stream)
+{
+    const rkvi_tile_layer *from = tile_layer(h, m->from, m->layer), *l = tile_layer(h, m->tile, m->layer);
+    const rkvi_layer_state *ls = &h->cache.layers[m->layer];
+    const rkvi_place_marks *to = &ls->device_marks[m->place], *of = &ls->device_marks[from->device_place];
+    const uint64_t bytes = h->cfg.layers[m->layer].geom.bytes;
+    const rkvi_copy copy = {.direction = RKVI_D2D,
+                            .dst = (void *)(uintptr_t)l->device_addr,
+                            .src = (const void *)(uintptr_t)from->device_addr,
+                            .width_bytes = bytes,
+                            .rows = 1};
+    rkv_status s = rkvi_timeline_wait(&h->out, to->out, stream, &h->compute_seen.out);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->in, to->in > of->in ? to->in : of->in, stream, &h->compute_seen.in);
+    if (s == RKV_OK)
+        s = rkvi_dev(copy, h->dev, &copy, stream);
+    if (s != RKV_OK)
+        return s;
+    m->done = true;
+    h->stats.shared_copy_bytes += bytes;
+    return RKV_OK;
+}
+
+rkv_status rkvi_step_copy_shared(rkv_cache *h, void *stream)
+{
+    for (uint32_t i = 0; h->cache.n_copies && i < h->cache.n_moves; i++) {
+        rkvi_move *m = &h->cache.moves[i];
+        if (m->kind != RKVI_MOVE_COPY || m->done)
+            continue;
+        rkv_status s = copy_shared(h, m, stream);
         if (s != RKV_OK)
             return s;
     }

@@ -384,6 +384,12 @@ void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
     out->predicted_right = h->ring.predicted_right;
     out->predicted_wrong = h->ring.predicted_wrong;
     out->discarded_bytes = h->ring.discarded_bytes;
+    rkvi_cell_count cells;
+    rkvi_cache_count_cells(&((rkv_cache *)h)->cache, &cells); /* under the lock: its scratch is ours */
+    out->shared_tiles = cells.shared_tiles;
+    out->used_tiles = h->cfg.capacity_tiles - h->cache.tiles.n_free;
+    out->stored_cells = cells.stored;
+    out->dead_cells = cells.stored - cells.covered;
     out->pinned_bytes = arena.pinned_bytes;
     out->unpinned_bytes = arena.unpinned_bytes;
     for (uint32_t l = 0; l < h->cfg.n_layers; l++) {
@@ -400,22 +406,44 @@ void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_st
     out->n_cells = s->n_cells;
     out->pos_begin = rkvi_seq_pos_begin(s);
     out->pos_end = rkvi_seq_pos_end(s);
+    out->n_segments = s->n_segments;
 }
 
-void rkvi_handle_sequence_clear(rkv_cache *h, uint32_t sequence)
+int64_t rkvi_handle_first_pos(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
 {
-    rkvi_cache_sequence_truncate(&h->cache, sequence, INT64_MIN);
+    uint32_t at = 0;
+    int64_t a, z;
+    while (rkvi_seq_range(&h->cache.seqs[sequence], &at, &a, &z))
+        if (z > from)
+            return a >= to ? to : a > from ? a : from;
+    return to;
+}
+
+uint64_t rkvi_handle_ranges(const rkv_cache *h, uint32_t sequence, rkv_pos_range *out, uint64_t room)
+{
+    rkv_pos_range r;
+    uint32_t at = 0;
+    uint64_t n = 0;
+    for (; rkvi_seq_range(&h->cache.seqs[sequence], &at, &r.from, &r.to); n++)
+        if (n < room)
+            out[n] = r;
+    return n;
 }
 
 void rkvi_handle_clear(rkv_cache *h)
 {
     for (uint32_t i = 0; i < h->cfg.n_sequences; i++)
-        rkvi_handle_sequence_clear(h, i);
+        rkvi_cache_sequence_remove(&h->cache, i, INT64_MIN, INT64_MAX);
 }
 
-void rkvi_handle_sequence_truncate(rkv_cache *h, uint32_t sequence, int64_t from_pos)
+void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
 {
-    rkvi_cache_sequence_truncate(&h->cache, sequence, from_pos);
+    rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
+}
+
+rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to)
+{
+    return rkvi_cache_sequence_share(&h->cache, dst, src, from, to);
 }
 
 void rkvi_check_reset(rkv_cache *h)

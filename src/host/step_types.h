@@ -79,6 +79,8 @@ rkv_status rkvi_step_pump(rkv_cache *h, uint64_t needed);
  * so far. */
 rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto);
 rkv_status rkvi_step_bring_back(rkv_cache *h);
+/* Copies of shared tile-layers that lie on the device. */
+rkv_status rkvi_step_copy_shared(rkv_cache *h, void *stream);
 /* LEAVE moves of a KV layer within the step, or (UINT32_MAX) those left. */
 rkv_status rkvi_step_leave(rkv_cache *h, uint32_t layer);
 rkv_status rkvi_step_promote(rkv_cache *h, uint64_t launch, void *stream);

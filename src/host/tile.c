@@ -39,6 +39,19 @@ uint32_t rkvi_tiles_take(rkvi_tiles *t)
     return tile;
 }
 
+void rkvi_tiles_ref(rkvi_tiles *t, uint32_t tile)
+{
+    assert(t->tiles[tile].serial != 0 && t->tiles[tile].refs < UINT32_MAX);
+    t->n_shared += ++t->tiles[tile].refs == 2;
+}
+
+uint32_t rkvi_tiles_unref(rkvi_tiles *t, uint32_t tile)
+{
+    assert(t->tiles[tile].refs > 0);
+    t->n_shared -= --t->tiles[tile].refs == 1;
+    return t->tiles[tile].refs;
+}
+
 void rkvi_tiles_give(rkvi_tiles *t, uint32_t tile)
 {
     assert(t->tiles[tile].refs == 0 && t->tiles[tile].serial != 0);

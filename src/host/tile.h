@@ -47,18 +47,22 @@ typedef struct rkvi_tile_layer {
     uint8_t state;          /* rkvi_tile_state */
     bool host_valid;        /* the host copy holds all cells stored (or will, at out_mark) */
     bool promoting;         /* TAIL: joins the window at the next begin */
+    bool is_due;            /* a move of the open step decides where it goes */
 } rkvi_tile_layer;
 
 typedef struct rkvi_tile {
     uint64_t serial; /* never reused; 0: free record */
-    uint32_t refs;
+    uint32_t refs;   /* items of sequences' tiles[] */
     uint32_t next_free;
+    uint16_t stored; /* cells [0, stored) were stored since it was opened */
+    uint16_t end;    /* no segment covers cells from here on (an upper bound) */
 } rkvi_tile;
 
 typedef struct rkvi_tiles {
     rkvi_tile *tiles;
     rkvi_tile_layer *layers; /* [tile * n_layers + layer] */
     uint32_t n_layers, capacity, n_free, first_free;
+    uint32_t n_shared; /* tiles with more than one reference */
     uint64_t last_serial;
 } rkvi_tiles;
 
@@ -66,6 +70,10 @@ rkv_status rkvi_tiles_init(rkvi_tiles *t, uint32_t capacity, uint32_t n_layers);
 void rkvi_tiles_free(rkvi_tiles *t);
 /* A fresh tile with one reference, all its tile-layers ABSENT; UINT32_MAX: none free. */
 uint32_t rkvi_tiles_take(rkvi_tiles *t);
+/* One reference more. */
+void rkvi_tiles_ref(rkvi_tiles *t, uint32_t tile);
+/* One less; returns how many are left. */
+uint32_t rkvi_tiles_unref(rkvi_tiles *t, uint32_t tile);
 /* Gives the record back (its tile-layers were released by cache). */
 void rkvi_tiles_give(rkvi_tiles *t, uint32_t tile);
 

@@ -1,0 +1,89 @@
+/* cache_sequence.c: sequence calls, and what sharing asks about tiles. */
+#include "cache_places.h"
+
+#include <string.h>
+
+void rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to)
+{
+    rkvi_seq *s = &c->seqs[sequence];
+    c->n_segments -= s->n_segments;
+    const uint32_t gone = rkvi_seq_remove(s, from, to);
+    c->n_segments += s->n_segments;
+    for (uint32_t i = 0; i < gone; i++)
+        rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
+}
+
+rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to)
+{
+    rkvi_seq *d = &c->seqs[dst];
+    const rkvi_seq *s = &c->seqs[src];
+    const uint32_t most = rkvi_seq_count(s, from, to);
+    rkv_status st = rkvi_seq_reserve(d, most, most);
+    if (st != RKV_OK)
+        return st;
+    c->n_segments -= d->n_segments;
+    const uint32_t added = rkvi_seq_share(d, s, from, to);
+    c->n_segments += d->n_segments;
+    for (uint32_t i = d->n_tiles - added; i < d->n_tiles; i++)
+        rkvi_tiles_ref(&c->tiles, d->tiles[i]);
+    c->decide_all = true;
+    return RKV_OK;
+}
+
+/* ------------------------------------------------------------- what is covered */
+
+/* Where the last covered cell of a tile ends. */
+static uint32_t covered_end(const rkvi_cache *c, uint32_t tile)
+{
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
+        const rkvi_seq *s = &c->seqs[i];
+        for (uint32_t k = 0; k < s->n_segments; k++) {
+            const rkvi_segment *g = &s->segments[k];
+            if (s->tiles[g->tile_index] == tile && g->first + g->count > end)
+                end = g->first + g->count;
+        }
+    }
+    return end;
+}
+
+bool rkvi_cache_needs_copy(rkvi_cache *c, uint32_t sequence)
+{
+    const rkvi_seq *s = &c->seqs[sequence];
+    const uint32_t fill = rkvi_seq_last_fill(s);
+    if (s->n_tiles == 0 || fill == c->cfg->tile_cells)
+        return false;
+    const uint32_t tile = s->tiles[s->n_tiles - 1];
+    rkvi_tile *t = &c->tiles.tiles[tile];
+    if (t->refs == 1 || fill >= t->end)
+        return false;
+    t->end = (uint16_t)covered_end(c, tile); /* cuts may have lowered it */
+    return fill < t->end;
+}
+
+static void cover(rkvi_cache *c, uint32_t tile, const rkvi_segment *g)
+{
+    uint64_t *bits = c->cover + tile * rkvi_div_up(c->cfg->tile_cells, 64);
+    for (uint32_t cell = g->first, end = g->first + g->count; cell < end;) {
+        const uint32_t bit = cell % 64, n = end - cell < 64 - bit ? end - cell : 64 - bit;
+        bits[cell / 64] |= (n == 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1) << bit;
+        cell += n;
+    }
+}
+
+void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out)
+{
+    const uint64_t words = c->cfg->capacity_tiles * rkvi_div_up(c->cfg->tile_cells, 64);
+    *out = (rkvi_cell_count){.shared_tiles = c->tiles.n_shared};
+    memset(c->cover, 0, words * sizeof *c->cover);
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
+        const rkvi_seq *s = &c->seqs[i];
+        for (uint32_t k = 0; k < s->n_segments; k++)
+            cover(c, s->tiles[s->segments[k].tile_index], &s->segments[k]);
+    }
+    for (uint64_t i = 0; i < words; i++)
+        out->covered += (uint64_t)__builtin_popcountll(c->cover[i]);
+    for (uint32_t t = 0; t < c->tiles.capacity; t++)
+        if (c->tiles.tiles[t].serial)
+            out->stored += c->tiles.tiles[t].stored;
+}
