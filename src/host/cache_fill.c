@@ -68,6 +68,12 @@ void rkvi_cache_fill_drop(rkvi_cache *c, uint32_t n, const uint32_t *tiles)
         rkvi_cache_release_tile(c, tiles[i]);
 }
 
+void rkvi_cache_fill_keep(rkvi_cache *c, uint32_t n, const uint32_t *tiles)
+{
+    for (uint32_t i = 0; i < n; i++)
+        c->tiles.tiles[tiles[i]].refs++;
+}
+
 rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t segments)
 {
     const uint64_t most = c->cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA;

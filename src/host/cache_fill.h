@@ -19,6 +19,10 @@
 rkv_status rkvi_cache_fill_take(rkvi_cache *c, uint32_t n, const uint8_t *present, uint32_t *out_tiles);
 void rkvi_cache_fill_drop(rkvi_cache *c, uint32_t n, const uint32_t *tiles);
 
+/* One reference more for each of these tiles, since `replace` releases those of
+ * the sequence as it was. */
+void rkvi_cache_fill_keep(rkvi_cache *c, uint32_t n, const uint32_t *tiles);
+
 /* Would so many more tiles and segments fit, beside those that there are? */
 rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t segments);
 

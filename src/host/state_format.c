@@ -128,19 +128,10 @@ static rkv_status copy_seqs(rkvi_state *st, const rkvi_seq *seqs)
     st->seqs = calloc(st->n_seqs, sizeof *st->seqs);
     if (!st->seqs)
         return no_memory(st);
-    for (uint32_t i = 0; i < st->n_seqs; i++) {
-        const rkvi_seq *from = &seqs[i];
-        rkvi_seq *to = &st->seqs[i];
-        rkv_status s = rkvi_seq_reserve(to, from->n_tiles, from->n_segments);
-        if (s != RKV_OK)
-            return s;
-        to->n_tiles = from->n_tiles;
-        to->n_segments = from->n_segments;
-        to->n_cells = from->n_cells;
-        if (from->n_segments)
-            memcpy(to->segments, from->segments, from->n_segments * sizeof *to->segments);
-    }
-    return RKV_OK;
+    rkv_status s = RKV_OK;
+    for (uint32_t i = 0; i < st->n_seqs && s == RKV_OK; i++)
+        s = rkvi_seq_copy(&st->seqs[i], &seqs[i]);
+    return s;
 }
 
 typedef struct numbered {

@@ -60,7 +60,7 @@ rkv_status rkvi_mover_room(rkvi_mover *m, uint64_t bytes, uint8_t **out)
     return RKV_OK;
 }
 
-rkv_status rkvi_mover_sync(rkvi_mover *m)
+rkv_status rkvi_mover_wait(rkvi_mover *m)
 {
     rkv_status s = RKV_OK;
     if (m->in_flight)
@@ -68,8 +68,13 @@ rkv_status rkvi_mover_sync(rkvi_mover *m)
     if (m->in_flight && s == RKV_OK)
         s = rkvi_dev(stream_sync, m->h->dev, m->h->out_stream);
     m->in_flight = false;
-    m->used = 0;
     return s;
+}
+
+rkv_status rkvi_mover_sync(rkvi_mover *m)
+{
+    m->used = 0;
+    return rkvi_mover_wait(m);
 }
 
 uint8_t *rkvi_mover_host_cells(const rkvi_mover *m, uint32_t tile, uint32_t layer)

@@ -26,6 +26,8 @@ rkv_status rkvi_mover_close(rkvi_mover *m, rkv_status s);
 /* Room of so many bytes in the staging memory; waits for copies where it is full. */
 rkv_status rkvi_mover_room(rkvi_mover *m, uint64_t bytes, uint8_t **out);
 bool rkvi_mover_has_room(const rkvi_mover *m, uint64_t bytes);
+/* Waits for the copies, and keeps what lies in the staging memory. */
+rkv_status rkvi_mover_wait(rkvi_mover *m);
 /* Waits for the copies; all of the staging memory is free again. */
 rkv_status rkvi_mover_sync(rkvi_mover *m);
 
