@@ -39,6 +39,7 @@ enum {
     RKV_E_BATCH = -5,           /* a batch that contradicts itself or the parameters */
     RKV_E_OVERFLOW = -6,        /* a size that does not fit 64 bits, or above 2^62 */
     RKV_E_NO_DEVICE = -7,       /* no such device, or no driver for it */
+    RKV_E_DATA = -8,            /* a saved state that is damaged, truncated, or of another cache */
     RKV_E_CAPACITY = -20,       /* the cache's capacity_cells are used up */
     RKV_E_DEVICE_LIMIT = -21,   /* device_limit_bytes does not hold what is asked */
     RKV_E_HOST_LIMIT = -22,     /* host_limit_bytes does not hold the tail */
@@ -46,6 +47,7 @@ enum {
     RKV_E_HOST_MEMORY = -24,    /* the system's allocator refused */
     RKV_E_RING = -25,           /* the ring does not hold one tile-layer */
     RKV_E_SYSTEM = -26,         /* a thread or another system resource was refused */
+    RKV_E_IO = -27,             /* reading or writing a state failed */
     RKV_E_DEVICE_CALL = -40,    /* a device call failed and was taken back */
     RKV_E_POISONED = -60        /* a device fault in an earlier call; the first one is in the message */
 };

@@ -4,6 +4,7 @@
  * handle's lock for its whole length.
  */
 #include "api_internal.h"
+#include "step_cells.h"
 
 static const rkvi_copy_spec info_spec = {"rkv_cache_info", sizeof(rkv_cache_info),
                                          offsetof(rkv_cache_info, device_name)};
@@ -32,6 +33,8 @@ rkv_status rkvi_api_leave(const rkv_cache *cache, const char *call, rkv_status s
 
 rkv_status rkvi_api_need_no_step(const rkv_cache *cache)
 {
+    if (rkvi_import_is_open(cache))
+        return rkvi_fail(RKV_E_STATE, "an import is open; end or abort it first");
     if (!rkvi_step_is_open(cache))
         return RKV_OK;
     return rkvi_fail(RKV_E_STATE, "a step is open; end or abort it first");

@@ -57,4 +57,17 @@ void rkvi_api_end_add(rkvi_api_end *end, const rkvi_batch *batch, const rkvi_bat
 rkv_status rkvi_api_attend(const rkvi_config *cfg, const rkvi_batch *batch,
                            const rkv_attend_params *params, rkvi_attend *out);
 
+/* api_tensor.c: one tensor alone; of what is written, rows and heads don't overlap. */
+typedef struct rkvi_api_shape {
+    const char *name;
+    uint64_t rows, heads, dim;
+} rkvi_api_shape;
+rkv_status rkvi_api_tensor(const rkvi_api_shape *shape, const rkv_tensor *t, bool is_output, rkvi_tensor *out);
+
+/* api_state.c: parameters copied in, and the run itself between enter and
+ * leave, with read or write set. */
+struct rkv_state_params;
+rkv_status rkvi_api_state_params(const struct rkv_state_params *params, struct rkv_state_params *out);
+rkv_status rkvi_api_state_run(rkv_cache *cache, const char *call, const struct rkv_state_params *p, bool is_load);
+
 #endif

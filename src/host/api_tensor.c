@@ -10,10 +10,7 @@ static const rkvi_copy_spec attend_spec = {"rkv_attend_params", sizeof(rkv_atten
                                            offsetof(rkv_attend_params, q)};
 
 /* What a tensor must be. */
-typedef struct shape {
-    const char *name;
-    uint64_t rows, heads, dim;
-} shape;
+typedef rkvi_api_shape shape;
 
 /* Elements from data to the end of the last row's last head. */
 static bool reach(const shape *want, const rkvi_tensor *t, uint64_t *out)
@@ -87,6 +84,12 @@ static rkv_status check_apart(const shape *want, const rkvi_tensor *t)
         "%s: with row_stride %lld and head_stride %lld its %llu rows and %llu heads of %llu overlap",
         want->name, I(t->row_stride), I(t->head_stride), (unsigned long long)want->rows,
         (unsigned long long)want->heads, (unsigned long long)dim);
+}
+
+rkv_status rkvi_api_tensor(const rkvi_api_shape *want, const rkv_tensor *t, bool is_output, rkvi_tensor *out)
+{
+    const rkv_status s = need_tensor(want, t, out);
+    return s == RKV_OK && is_output ? check_apart(want, out) : s;
 }
 
 static uint64_t new_cells(const rkvi_batch *batch)

@@ -54,6 +54,7 @@ const char *rkvi_status_name(rkv_status status)
         CASE(RKV_E_BATCH);
         CASE(RKV_E_OVERFLOW);
         CASE(RKV_E_NO_DEVICE);
+        CASE(RKV_E_DATA);
         CASE(RKV_E_CAPACITY);
         CASE(RKV_E_DEVICE_LIMIT);
         CASE(RKV_E_HOST_LIMIT);
@@ -61,6 +62,7 @@ const char *rkvi_status_name(rkv_status status)
         CASE(RKV_E_HOST_MEMORY);
         CASE(RKV_E_RING);
         CASE(RKV_E_SYSTEM);
+        CASE(RKV_E_IO);
         CASE(RKV_E_DEVICE_CALL);
         CASE(RKV_E_POISONED);
     default: return "unknown status";

@@ -277,3 +277,18 @@ uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, rkvi_span *out)
     }
     return (uint64_t)(o - out);
 }
+
+rkv_status rkvi_seq_copy(rkvi_seq *to, const rkvi_seq *from)
+{
+    const rkv_status s = rkvi_seq_reserve(to, from->n_tiles, from->n_segments);
+    if (s != RKV_OK)
+        return s;
+    to->n_tiles = from->n_tiles;
+    to->n_segments = from->n_segments;
+    to->n_cells = from->n_cells;
+    if (from->n_segments)
+        memcpy(to->segments, from->segments, from->n_segments * sizeof *to->segments);
+    if (from->n_tiles)
+        memcpy(to->tiles, from->tiles, from->n_tiles * sizeof *to->tiles);
+    return RKV_OK;
+}

@@ -53,6 +53,8 @@ void rkvi_rows_need(uint32_t *fill, int64_t *pos, const rkvi_row *rows, uint32_t
                     uint32_t *out_tiles, uint32_t *out_segments);
 /* Room for so many more; the list itself is unchanged. */
 rkv_status rkvi_seq_reserve(rkvi_seq *s, uint32_t more_tiles, uint32_t more_segments);
+/* `to`, empty, gets the same segments and tiles. */
+rkv_status rkvi_seq_copy(rkvi_seq *to, const rkvi_seq *from);
 /* Appends the rows' cells; new tiles are taken from new_tiles[] in order.  Room
  * was reserved: can't fail. */
 void rkvi_seq_append(rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,

@@ -1,4 +1,5 @@
 /* step_handle.c: making, destroying and asking a handle. */
+#include "step_cells.h"
 #include "step_types.h"
 
 #include <stdlib.h>
@@ -253,6 +254,7 @@ rkv_status rkvi_handle_create(const rkvi_config *cfg, rkvi_device *dev, rkv_cach
 void rkvi_handle_destroy(rkv_cache *h)
 {
     rkvi_device *dev = h->dev;
+    rkvi_import_abort(h);
     /* Work in flight ends before its memory goes. */
     rkvi_timeline_sync(&h->compute, h->compute.last);
     rkvi_timeline_sync(&h->in, h->in.last);

@@ -24,6 +24,8 @@ typedef struct rkvi_seen {
     uint64_t in, out, compute;
 } rkvi_seen;
 
+struct rkvi_import; /* step_cells_types.h */
+
 struct rkv_cache {
     rkvi_config cfg;
     rkvi_device *dev;
@@ -64,6 +66,8 @@ struct rkv_cache {
 
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
     size_t n_ranges, ranges_room;
+
+    struct rkvi_import *import; /* open between steps; NULL: none */
 
     rkv_status poison;
     char poison_text[256];
