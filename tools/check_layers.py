@@ -49,6 +49,8 @@ TABLE = {
     "attend": ["rkvk", "ops_cuda", "ops"],
     "ops_store": ["rkvk", "ops_cuda", "ops"],
     "ops_merge": ["rkvk", "ops_cuda", "ops"],
+    "ops_rotate": ["rkvk", "ops_cuda", "ops"],
+    "ops_tree": ["rkvk", "ops_cuda", "ops"],
     "rkvk": ["ops_cuda", "ops"],
     "ops_cuda": ["ops"],
     "geometry": ["diag", "build"],
