@@ -142,6 +142,22 @@ RKV_API rkv_status rkv_device_info_get(int32_t device, rkv_device_info *out_info
 /* Where V comes from.  Only the first is built; the others are refused. */
 enum { RKV_V_OWN = 0, RKV_V_K_PREFIX = 1, RKV_V_NONE = 2 };
 
+/* A rotary embedding: element x of pair p at position n is turned by the angle
+ * n * frequencies[p] (scaled frequencies come in as they are; a scaling's
+ * magnitude is the engine's, in q and k).  Elements of no pair are left alone. */
+typedef struct rkv_rope_params {
+    const float *frequencies; /* radians per position, one per pair; NULL: not given */
+    uint32_t n_frequencies;   /* rotary dims / 2; at most head_dim_k / 2 */
+    uint32_t pairing;         /* 0: element i with i + n (halves), 1: 2i with 2i + 1 */
+} rkv_rope_params;
+
+/* What K went through before it is stored: whether positions can be shifted. */
+enum {
+    RKV_K_ROTATED = 0, /* rotated by the frequencies, last of all */
+    RKV_K_PLAIN = 1,   /* holds no position (a layer without an embedding): any shift is right */
+    RKV_K_OTHER = 2    /* transformed after it was rotated, or another embedding: no shift */
+};
+
 /* One stored K and V. */
 typedef struct rkv_kv_layer_params {
     uint32_t struct_size;
@@ -152,6 +168,9 @@ typedef struct rkv_kv_layer_params {
     uint32_t v_source;       /* RKV_V_OWN */
     float k_scale, v_scale;  /* fp8: value = stored * scale; 0: 1 */
     uint64_t resident_cells; /* the window's budget, over all sequences, rounded up to whole tiles */
+    uint32_t k_form;         /* RKV_K_ */
+    uint32_t reserved;
+    rkv_rope_params rope;    /* where it is not the cache's (a sliding layer with a base of its own) */
 } rkv_kv_layer_params;
 #define RKV_KV_LAYER_PARAMS_INIT {.struct_size = sizeof(rkv_kv_layer_params)}
 
@@ -182,13 +201,6 @@ typedef struct rkv_allocator {
  * working thread with done <= total, the last time with done == total. */
 typedef void (*rkv_progress_fn)(void *user, const char *what, uint64_t done_bytes, uint64_t total_bytes);
 
-/* The model's rotary embedding.  Kept for shifting; nothing reads it yet. */
-typedef struct rkv_rope_params {
-    const float *frequencies; /* radians per position, one per pair; NULL: not given */
-    uint32_t n_frequencies;   /* rotary dims / 2 */
-    uint32_t pairing;         /* 0: element i with i + n (halves), 1: 2i with 2i + 1 */
-} rkv_rope_params;
-
 /* The host executor: what runs where there is no GPU.  Its device memory is
  * ordinary memory, its link a copy with a settable speed. */
 typedef struct rkv_host_params {
@@ -212,6 +224,7 @@ enum {
 };
 enum { RKV_NUMA_DEVICE = 0, RKV_NUMA_OFF = -1 }; /* else: node + 1 */
 #define RKV_DRAFT_NONE 0xffffffffu               /* draft_rows: no lag */
+#define RKV_TURNS_NONE 0xffffffffu               /* max_turns: positions are never shifted */
 
 typedef struct rkv_cache_params {
     uint32_t struct_size;
@@ -239,10 +252,14 @@ typedef struct rkv_cache_params {
     uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
     uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the executor's */
     rkv_allocator device_allocator;
-    rkv_rope_params rope;
+    rkv_rope_params rope;                /* for shifting alone: q and k come rotated */
     rkv_host_params host;                /* RKV_DEVICE_HOST only */
     rkv_progress_fn progress;
     void *progress_user;
+    uint32_t max_turns;                  /* most stretches of a sequence that were shifted, each by a delta of its
+                                          * own; 0: 8; at most 255; RKV_TURNS_NONE.  The device holds q so often:
+                                          * max_turns * max_rows * n_q_heads * head_dim_k * 4 bytes */
+    uint32_t reserved;
 } rkv_cache_params;
 #define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}
 
@@ -317,7 +334,7 @@ typedef struct rkv_cache_info {
     uint64_t step_ns;              /* the hint; 0: none */
     uint32_t n_workers;            /* multiprocessors, or the host executor's threads */
     uint32_t n_rope_frequencies, rope_pairing;
-    uint32_t reserved;
+    uint32_t max_turns;            /* 0: positions can't be shifted */
     uint64_t host_link_bytes_per_s, host_copy_cost_ns, host_copy_latency_ns; /* host executor */
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
@@ -445,6 +462,30 @@ RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint
 
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src);
+
+/* Shifts the cells at positions [from, to) by delta (either sign), in place: no
+ * K is touched and nothing is copied, wherever the cells lie.  A rotary embedding
+ * depends on differences of positions, so a step rotates the query back by the
+ * delta instead, once for each delta among the cells of a sequence.  So the
+ * frequencies must be known (rkv_cache_params.rope, or the KV layer's).  The
+ * classic context shift, which keeps n cells and drops the next d:
+ *
+ *   rkv_sequence_remove(cache, s, n, n + d);
+ *   rkv_sequence_shift(cache, s, n + d, RKV_POS_END, -d);
+ *
+ * Cells that are appended afterwards are stored as they come, at turn 0.
+ * Dividing positions (self-extend) is not offered: it is no shift.
+ *
+ * can_shift answers whether the shift would succeed, changing nothing.  A range
+ * that holds no cell and a delta of 0 are legal, and change nothing.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open), RKV_E_ARGUMENT (the range;
+ * a position would be negative, 2^62 or more, or not between those of the cells
+ * around it), RKV_E_UNSUPPORTED (frequencies not given, K of another form,
+ * RKV_TURNS_NONE), RKV_E_CAPACITY (more stretches of shifted cells than
+ * max_turns; too many separate runs of positions), RKV_E_HOST_MEMORY. */
+RKV_API rkv_status rkv_sequence_shift(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+RKV_API rkv_status rkv_sequence_can_shift(const rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to,
+                                          int64_t delta);
 
 /* --------------------------------------------------------------------- step */
 

@@ -156,6 +156,10 @@ typedef struct rkvi_cell_count {
 } rkvi_cell_count;
 void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out);
 
+/* cache_shift.c */
+rkv_status rkvi_cache_sequence_can_shift(const rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+
 void rkvi_cache_check_reset(rkvi_cache *c);
 rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *batch);
 

@@ -12,12 +12,21 @@
 #include "ops.h"
 #include "rollkv/rollkv.h"
 
+/* One list of rotary frequencies; KV layers of the same one share it. */
+typedef struct rkvi_rope {
+    float *frequencies; /* [n], radians per position */
+    uint32_t n, pairing;
+} rkvi_rope;
+#define RKVI_NO_ROPE UINT32_MAX
+
 typedef struct rkvi_layer_config {
     rkvi_geom geom;
     uint32_t leaf_class;     /* index into leaf_cells[]: layers of one L share spans */
     uint32_t first_site;     /* stores */
     uint32_t last_site;      /* reads last */
     uint32_t n_sites;        /* that read it */
+    uint32_t k_form;         /* RKV_K_ */
+    uint32_t rope;           /* index into ropes[], or RKVI_NO_ROPE */
     bool has_tail;           /* window_tiles < capacity_tiles */
     uint64_t resident_cells; /* as given */
     uint64_t window_tiles;   /* effective budget */
@@ -96,9 +105,24 @@ typedef struct rkvi_config {
     rkv_host_params host;
     rkv_progress_fn progress;
     void *progress_user;
-    float *rope_frequencies;    /* copied */
-    uint32_t n_rope, rope_pairing;
+    rkvi_rope *ropes;           /* copied; the cache's first, if has_rope */
+    uint32_t n_ropes;
+    bool has_rope;
+
+    /* Shifting and token trees. */
+    uint32_t max_turns;         /* runs of cells of a sequence with a turn; 0: positions can't be shifted */
+    uint64_t turned_floats;     /* of one turn: max_rows x query heads x dk, of the largest site; 0: none */
+    uint64_t turned_bytes;      /* max_turns of them */
+    uint64_t tree_slots;        /* partials of token trees, behind partial_slots: rows of them in a step */
 } rkvi_config;
+
+/* RKV_OK, or why no position can be shifted. */
+rkv_status rkvi_config_can_shift(const rkvi_config *cfg);
+/* A site's leaves want a turned q where their turn is not 0. */
+static inline bool rkvi_site_turns(const rkvi_config *cfg, uint32_t site)
+{
+    return cfg->layers[cfg->sites[site].kv_layer].rope != RKVI_NO_ROPE;
+}
 
 /* What a device grants: from rkvi_device_info. */
 typedef struct rkvi_machine {

@@ -174,7 +174,23 @@ static void size_partials(sum *x, rkvi_config *cfg)
         slot_bytes = larger(slot_bytes, (uint64_t)site->n_q_heads * (dv + 2) * sizeof(float));
     }
     cfg->partial_slots = add(x, cfg->max_rows + (uint64_t)RKVI_RUN_SLOTS, mul(x, rows, pending));
-    cfg->partial_bytes = rkvi_align_up(mul(x, cfg->partial_slots, slot_bytes), TABLE_ALIGN);
+    /* A token tree is never longer than the lag (api_batch.c). */
+    cfg->tree_slots = smaller(cfg->max_rows, mul(x, cfg->n_sequences, smaller(cfg->draft_rows, RKVI_TREE_CELLS_MAX)));
+    cfg->partial_bytes = rkvi_align_up(mul(x, add(x, cfg->partial_slots, cfg->tree_slots), slot_bytes), TABLE_ALIGN);
+}
+
+/* Room for q turned back, if positions can be shifted at all. */
+static void size_turned(sum *x, rkvi_config *cfg)
+{
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        if (rkvi_site_turns(cfg, i))
+            row = larger(row, (uint64_t)cfg->sites[i].n_q_heads * cfg->layers[cfg->sites[i].kv_layer].geom.dk);
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        if (cfg->layers[i].k_form != RKV_K_PLAIN && cfg->layers[i].rope == RKVI_NO_ROPE)
+            cfg->max_turns = 0;
+    cfg->turned_floats = cfg->max_turns ? mul(x, cfg->max_rows, row) : 0;
+    cfg->turned_bytes = rkvi_align_up(mul(x, cfg->max_turns, mul(x, cfg->turned_floats, sizeof(float))), TABLE_ALIGN);
 }
 
 /* Most attend launches of a site: one a tile in op-level, and where a launch may
@@ -203,17 +219,21 @@ static void size_site_tables(sum *x, rkvi_config *cfg)
     uint64_t launches = 1;
     for (uint32_t i = 0; i < cfg->n_layers; i++)
         launches = larger(launches, max_launches(x, cfg, &cfg->layers[i]));
-    const uint64_t pairs = add(x, launches, 3 * n_seq);
+    /* A stretch of one turn, and one without before it, are as good as launches. */
+    const uint64_t stretches = mul(x, 2 * (uint64_t)cfg->max_turns, n_seq);
+    const uint64_t pairs = add(x, add(x, launches, 3 * n_seq), stretches);
     /* Either all partials of an entry have room at once, or each of its
      * launches cuts two ends into runs (rkvi_pending_nodes). */
     const uint64_t runs = add(x, cfg->partial_slots, mul(x, pairs, 2 * (uint64_t)rkvi_bit_width(cfg->max_spans)));
     const uint64_t decode_items = smaller(runs, cfg->max_spans); /* an item holds a leaf */
-    cfg->max_items_site = add(x, decode_items, add(x, mul(x, entry_blocks, launches), 3 * row_blocks));
+    cfg->max_items_site = add(x, decode_items, add(x, mul(x, entry_blocks, launches),
+                                                     (3 + 2 * (uint64_t)cfg->max_turns) * row_blocks));
     /* A merge between launches makes one of two nodes or more, one per level. */
     const uint64_t merges = smaller(decode_items, mul(x, pairs, rkvi_bit_width(cfg->max_spans)));
     cfg->max_merges_site = add(x, merges, n_seq + row_blocks);
     /* A decode item's result is a node, and so is a merge's; a row block's state is one. */
     cfg->max_nodes_site = add(x, decode_items, add(x, merges, row_blocks));
+    cfg->max_nodes_site = add(x, cfg->max_nodes_site, smaller(cfg->tree_slots, n_seq + row_blocks));
 }
 
 static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
@@ -228,11 +248,14 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *   per leaf class:
  *     entries   n_sequences                            rkvi_entry
  *     spans     max_spans                              rkvi_span
+ *   turned rows max_turns * max_rows                   rkvi_turned_row
+ *   angles      max_turns a sequence, each of ropes[]  f32 pairs
  *   per site:
  *     bases     capacity_tiles                         u64
  *     items     max_items_site                         rkvi_item
  *     merges    max_merges_site                        rkvi_merge_item
  *     nodes     max_nodes_site                         rkvi_node
+ *     trees     tree_slots                             rkvi_tree_item
  * The plan holds itself against the same maxima. */
 static void size_tables(sum *x, rkvi_config *cfg)
 {
@@ -248,7 +271,13 @@ static void size_tables(sum *x, rkvi_config *cfg)
                           table(x, cfg->max_items_site, sizeof(rkvi_item)));
     a_site = add(x, a_site, table(x, cfg->max_merges_site, sizeof(rkvi_merge_item)));
     a_site = add(x, a_site, table(x, cfg->max_nodes_site, sizeof(rkvi_node)));
+    a_site = add(x, a_site, table(x, cfg->tree_slots, sizeof(rkvi_tree_item)));
     step = add(x, step, mul(x, cfg->n_leaf_classes, a_class));
+    if (cfg->turned_floats)
+        step = add(x, step, table(x, mul(x, cfg->max_turns, cfg->max_rows), sizeof(rkvi_turned_row)));
+    const uint64_t n_angles = mul(x, cfg->turned_floats ? cfg->max_turns : 0, smaller(n_seq, cfg->max_rows));
+    for (uint32_t i = 0; i < cfg->n_ropes; i++)
+        step = add(x, step, table(x, mul(x, n_angles, cfg->ropes[i].n), 2 * sizeof(float)));
     cfg->table_bytes = add(x, step, mul(x, cfg->n_sites, a_site));
 }
 
@@ -267,7 +296,7 @@ static void size_sum(sum *x, rkvi_config *cfg)
     uint64_t bytes = add(x, cfg->window_bytes, cfg->active_bytes);
     bytes = add(x, bytes, cfg->ring_bytes);
     bytes = add(x, bytes, cfg->transit_bytes);
-    bytes = add(x, bytes, cfg->partial_bytes);
+    bytes = add(x, bytes, add(x, cfg->partial_bytes, cfg->turned_bytes));
     cfg->device_bytes = add(x, bytes, mul(x, cfg->steps_ahead, cfg->table_bytes));
 }
 
@@ -296,6 +325,7 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
     size_transit(&x, cfg);
     size_spans(&x, cfg);
     size_partials(&x, cfg);
+    size_turned(&x, cfg);
     size_tables(&x, cfg);
     size_sum(&x, cfg);
     return x.exceeded ? too_large(cfg) : RKV_OK;

@@ -52,7 +52,7 @@ rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg)
     p->tile_launch = calloc(cfg->n_sites * cfg->capacity_tiles, sizeof *p->tile_launch);
     p->leaf_launch = calloc(max_spans, sizeof *p->leaf_launch);
     if (p->work && p->sites && p->launches && p->tile_launch && p->leaf_launch &&
-        work_init(p->work, cfg) == RKV_OK)
+        work_init(p->work, cfg) == RKV_OK && rkvi_plan_turns_init(&p->turns, cfg))
         return RKV_OK;
     rkvi_plan_free(p);
     return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan steps over %llu tiles at %u sites",
@@ -63,6 +63,7 @@ void rkvi_plan_free(rkvi_plan *p)
 {
     if (p->work)
         work_free(p->work);
+    rkvi_plan_turns_free(&p->turns);
     free(p->work);
     free(p->sites);
     free(p->launches);
@@ -255,6 +256,9 @@ static bool write_class(rkvi_plan *p, const rkvi_plan_view *v, uint32_t c, rkvi_
     for (uint32_t e = 0; e < b->n_entries; e++) {
         const rkvi_batch_entry *be = &b->entries[e];
         rkvi_seq_spans(&v->seqs[be->sequence], leaf, spans + span0[e]);
+        if (p->n_turned_rows)
+            rkvi_seq_leaf_turns(&v->seqs[be->sequence], leaf, p->turns.turns + (size_t)e * v->cfg->max_turns,
+                                p->turns.n[e], p->turns.leaf_turn[c] + span0[e]);
         entries[e] = (rkvi_entry){.span0 = span0[e],
                                   .n_spans = span0[e + 1] - span0[e],
                                   .base0 = p->work->base0[e],
@@ -337,6 +341,7 @@ static bool same_shape(const rkvi_plan *p, const rkvi_config *cfg, uint32_t a, u
     const rkvi_site_config *sa = &cfg->sites[a], *sb = &cfg->sites[b];
     const rkvi_layer_config *la = &cfg->layers[sa->kv_layer], *lb = &cfg->layers[sb->kv_layer];
     return la->leaf_class == lb->leaf_class && la->geom.bytes == lb->geom.bytes &&
+           (p->n_turned_rows == 0 || rkvi_site_turns(cfg, a) == rkvi_site_turns(cfg, b)) &&
            sa->mask.kind == sb->mask.kind && sa->mask.width == sb->mask.width &&
            p->sites[a].n_launches == p->sites[b].n_launches &&
            memcmp(p->tile_launch + a * p->n_bases, p->tile_launch + b * p->n_bases,
@@ -351,7 +356,8 @@ static bool share_items(rkvi_plan *p, const rkvi_config *cfg, uint32_t site)
         if (!same_shape(p, cfg, site, other))
             continue;
         rkvi_plan_site *a = &p->sites[site], *b = &p->sites[other];
-        memcpy(&p->launches[a->launch0], &p->launches[b->launch0], b->n_launches * sizeof *p->launches);
+        memcpy(&p->launches[a->launch0 * p->n_rounds], &p->launches[b->launch0 * p->n_rounds],
+               b->n_launches * p->n_rounds * sizeof *p->launches);
         a->merge0 = b->merge0;
         a->n_merge = b->n_merge;
         a->items_off = b->items_off;
@@ -364,13 +370,14 @@ static bool share_items(rkvi_plan *p, const rkvi_config *cfg, uint32_t site)
 
 static rkv_status launches_room(rkvi_plan *p)
 {
-    if (p->n_launches <= p->launches_room)
+    const uint32_t n = p->n_launches * p->n_rounds;
+    if (n <= p->launches_room)
         return RKV_OK;
-    rkvi_plan_launch *l = realloc(p->launches, 2 * (size_t)p->n_launches * sizeof *l);
+    rkvi_plan_launch *l = realloc(p->launches, 2 * (size_t)n * sizeof *l);
     if (!l)
-        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan %u launches", p->n_launches);
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan %u launches", n);
     p->launches = l;
-    p->launches_room = 2 * p->n_launches;
+    p->launches_room = 2 * n;
     return RKV_OK;
 }
 
@@ -378,8 +385,9 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
                             uint64_t ring_addr, uint64_t ring_bytes, rkvi_mirror *m)
 {
     p->table_bytes = 0;
+    rkvi_plan_turns_of(p, v);
     rkv_status s = launches_room(p);
-    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m);
+    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m) && rkvi_plan_write_turned(p, v, m);
     for (uint32_t c = 0; ok && c < v->cfg->n_leaf_classes; c++)
         ok = write_class(p, v, c, m);
     for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++) {
@@ -401,12 +409,13 @@ void rkvi_plan_print(const rkvi_plan *p, const rkvi_config *cfg, void (*line)(vo
 {
     char text[200];
     for (uint32_t site = 0; site < cfg->n_sites; site++)
-        for (uint32_t i = 0; i < p->sites[site].n_launches; i++) {
+        for (uint32_t i = 0; i < p->sites[site].n_launches * p->n_rounds; i++) {
             const rkvi_plan_site *s = &p->sites[site];
-            const rkvi_plan_launch *l = &p->launches[s->launch0 + i];
+            const rkvi_plan_launch *l = &p->launches[s->launch0 * p->n_rounds + i];
             snprintf(text, sizeof text,
-                     "site %u launch %llu: decode items %llu, prefill items %llu, merges %llu, reads %llu bytes",
-                     site, (unsigned long long)(s->number0 + i), (unsigned long long)l->n_decode,
+                     "site %u launch %llu round %u: decode items %llu, prefill items %llu, merges %llu, reads %llu bytes",
+                     site, (unsigned long long)(s->number0 + i / p->n_rounds), i % p->n_rounds,
+                     (unsigned long long)l->n_decode,
                      (unsigned long long)l->n_prefill, (unsigned long long)l->n_merge,
                      (unsigned long long)l->cost_bytes);
             line(user, text);

@@ -42,7 +42,11 @@ typedef struct rkvi_plan_view {
     bool predict;              /* the step after: what enters the tail by then has entered */
 } rkvi_plan_view;
 
-/* One launch of a site: its part of the tables. */
+/* One launch of a site: its part of the tables.  Where the sequences of a step
+ * have cells of several turns, a launch has rounds, which run one after another:
+ * round r has what the r-th stretch of one turn takes (a prefill state goes on
+ * from stretch to stretch; decode needs rounds only where partials of all
+ * stretches don't have room at once). */
 typedef struct rkvi_plan_launch {
     uint64_t decode0, n_decode;   /* items, counted from the site's item table */
     uint64_t prefill0, n_prefill;
@@ -52,7 +56,7 @@ typedef struct rkvi_plan_launch {
 } rkvi_plan_launch;
 
 typedef struct rkvi_plan_site {
-    uint32_t launch0, n_launches; /* in launches[] */
+    uint32_t launch0, n_launches; /* launch g's round r: launches[(launch0 + g) * n_rounds + r] */
     uint64_t number0;             /* number of the first */
     uint32_t list0, n_list;       /* in the ring's list */
     uint64_t merge0, n_merge;     /* the last merge, to the output */
@@ -64,13 +68,26 @@ typedef struct rkvi_plan_class {
     uint64_t entries_off, spans_off;
 } rkvi_plan_class;
 
+/* plan_turn.c: turns of the step's entries. */
+typedef struct rkvi_plan_turns {
+    uint32_t *n;           /* [entry] how many */
+    int64_t *turns;        /* [entry * max_turns] */
+    uint8_t *leaf_turn[RKVI_LEAF_CLASSES_MAX]; /* [span] 0, or 1 + which of its entry's */
+    uint32_t n_pairs;      /* of an entry and a turn */
+    int64_t *kept_turn;    /* [pair] whose angles are kept; 0: none */
+    float *kept_angles;
+    uint64_t *angles_off;  /* [rope] */
+} rkvi_plan_turns;
+
 typedef struct rkvi_plan {
     rkvi_plan_site *sites;
     rkvi_plan_launch *launches;
-    uint32_t n_launches, launches_room;
+    uint32_t n_launches, n_rounds, launches_room;
     rkvi_plan_class classes[RKVI_LEAF_CLASSES_MAX];
     uint64_t rows_off, cells_off, open_off;
     uint64_t n_new_cells, n_open;
+    rkvi_plan_turns turns;
+    uint64_t turned_off, n_turned_rows; /* 0: no leaf wants a turned q */
     uint64_t table_bytes;        /* used of the mirror */
     uint64_t n_bases;            /* tiles of all entries */
     uint64_t list_bytes;

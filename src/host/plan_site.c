@@ -14,9 +14,12 @@ typedef struct site_plan {
     const rkvi_span *spans;      /* of the site's class */
     const uint64_t *span0;
     const uint32_t *tile_launch; /* [base] */
+    const uint8_t *leaf_turn;    /* [span]; NULL: the site's q is never turned */
+    uint32_t n_rounds;           /* of a launch: launches[] and items count launches in rounds */
     uint64_t target;             /* decode items wanted of a launch */
     uint64_t slots_a_pair;       /* partial slots for each pair of launch and entry */
     bool in_order;               /* device leaves, else with launch 0 */
+    bool decode_rounds;          /* decode leaves too come stretch by stretch */
     uint32_t most_k;             /* runs of at most 2^most_k leaves: least_room counts on it */
     uint64_t most_items;         /* until now */
     rkvi_merge_item *merges;     /* in the mirror */
@@ -63,6 +66,30 @@ static void set_leaf_launches(site_plan *sp, uint32_t e, bool in_order)
     }
 }
 
+static uint32_t turn_of(const site_plan *sp, uint32_t e, uint64_t leaf)
+{
+    return sp->leaf_turn ? sp->leaf_turn[sp->span0[e] + leaf] : 0;
+}
+
+/* Where an item comes: its launch, and within it one round after the item
+ * before it, if that is of another turn. */
+typedef struct stretch {
+    uint32_t launch, round, turn;
+    bool any;
+} stretch;
+
+static uint32_t next_round(const site_plan *sp, stretch *s, uint32_t launch, uint32_t turn)
+{
+    if (!s->any || launch != s->launch)
+        s->round = 0;
+    else if (turn != s->turn)
+        s->round++;
+    s->any = true;
+    s->launch = launch;
+    s->turn = turn;
+    return launch * sp->n_rounds + s->round;
+}
+
 /* -------------------------------------------------------------------- items */
 
 static bool add_item(site_plan *sp, const rkvi_item *item, uint32_t launch)
@@ -77,8 +104,11 @@ static bool add_item(site_plan *sp, const rkvi_item *item, uint32_t launch)
 
 static bool add_run(site_plan *sp, uint32_t e, uint64_t a, uint64_t z, uint32_t launch)
 {
-    const rkvi_item item = {
-        .entry = e, .n_rows = sp->v->batch->entries[e].n_rows, .leaf0 = a, .leaf1 = z};
+    const rkvi_item item = {.entry = e,
+                            .n_rows = sp->v->batch->entries[e].n_rows,
+                            .flags = turn_of(sp, e, a) << RKVI_ITEM_TURN_SHIFT,
+                            .leaf0 = a,
+                            .leaf1 = z};
     return add_item(sp, &item, launch);
 }
 
@@ -133,18 +163,23 @@ static bool add_runs(site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32
 static bool decode_items(site_plan *sp, const cut *c)
 {
     const uint32_t *launch = sp->p->leaf_launch + sp->span0[c->entry];
+    stretch s = {0};
     for (uint64_t a = c->seen[0], end; a < c->seen[1]; a = end) {
+        const uint32_t turn = turn_of(sp, c->entry, a);
         end = a + 1;
-        while (end < c->seen[1] && launch[end] == launch[a])
+        while (end < c->seen[1] && launch[end] == launch[a] && turn_of(sp, c->entry, end) == turn)
             end++;
-        if (launch[a] != RKVI_TILE_UNSEEN && !add_runs(sp, c, a, end, launch[a]))
+        if (launch[a] == RKVI_TILE_UNSEEN)
+            continue;
+        const uint32_t at = sp->decode_rounds ? next_round(sp, &s, launch[a], turn) : launch[a] * sp->n_rounds;
+        if (!add_runs(sp, c, a, end, at))
             return false;
     }
     return true;
 }
 
 /* A block of rows goes through its leaves in order: launch g takes it up to the
- * first leaf that comes with a later launch. */
+ * first leaf that comes with a later launch, each round to the next turn. */
 static bool prefill_block(site_plan *sp, uint32_t e, uint32_t row, uint32_t n_rows)
 {
     const rkvi_batch *b = sp->v->batch;
@@ -154,18 +189,22 @@ static bool prefill_block(site_plan *sp, uint32_t e, uint32_t row, uint32_t n_ro
     const rkvi_site_mask mask = sp->v->cfg->sites[sp->site - sp->p->sites].mask;
     rkvi_item item = {.entry = e, .row = row, .n_rows = n_rows, .flags = RKVI_ITEM_FIRST,
                       .slot = (uint64_t)be->row0 + row};
+    stretch s = {0};
     int64_t lo, hi;
     uint64_t a, z;
     rkvi_plan_range(b, &block, mask, &lo, &hi);
     seen_leaves(sp->spans + sp->span0[e], sp->span0[e + 1] - sp->span0[e], lo, hi, &a, &z);
     while (a < z) {
         uint64_t end = a + 1;
-        const uint32_t g = launch[a] == RKVI_TILE_UNSEEN ? 0 : launch[a];
-        while (end < z && (launch[end] == RKVI_TILE_UNSEEN || launch[end] <= g))
+        uint32_t g = launch[a] == RKVI_TILE_UNSEEN ? 0 : launch[a];
+        const uint32_t turn = turn_of(sp, e, a);
+        g = s.any && s.launch > g ? s.launch : g; /* a device leaf after a stretch of the tail */
+        while (end < z && (launch[end] == RKVI_TILE_UNSEEN || launch[end] <= g) && turn_of(sp, e, end) == turn)
             end++;
         item.leaf0 = a;
         item.leaf1 = end;
-        if (!add_item(sp, &item, g))
+        item.flags |= turn << RKVI_ITEM_TURN_SHIFT;
+        if (!add_item(sp, &item, next_round(sp, &s, g, turn)))
             return false;
         item.flags = 0;
         sp->w->block_seen[be->row0 + row] = true;
@@ -185,7 +224,7 @@ static void seen_by_entry(const site_plan *sp, uint32_t e, uint64_t seen[2])
 /* Decode leaves of each launch, those on the device with launch 0. */
 static void count_leaves(site_plan *sp)
 {
-    for (uint32_t g = 0; g < sp->site->n_launches; g++)
+    for (uint32_t g = 0; g < sp->site->n_launches * sp->n_rounds; g++)
         sp->launches[g].n_leaves = 0;
     for (uint32_t e = 0; e < sp->v->batch->n_entries; e++) {
         uint64_t seen[2];
@@ -196,7 +235,7 @@ static void count_leaves(site_plan *sp)
         for (uint64_t i = seen[0]; i < seen[1]; i++) {
             const uint32_t g = sp->p->leaf_launch[sp->span0[e] + i];
             if (g != RKVI_TILE_UNSEEN)
-                sp->launches[g].n_leaves++;
+                sp->launches[g * sp->n_rounds].n_leaves++;
         }
     }
 }
@@ -300,7 +339,7 @@ static uint64_t kind_of(const site_plan *sp, uint64_t i)
 static void sort_items(site_plan *sp, rkvi_item *out)
 {
     rkvi_plan_work *w = sp->w;
-    const uint32_t n = sp->site->n_launches;
+    const uint32_t n = sp->site->n_launches * sp->n_rounds;
     for (uint32_t g = 0; g < n; g++)
         sp->launches[g] = (rkvi_plan_launch){.n_leaves = sp->launches[g].n_leaves};
     for (uint64_t i = 0; i < w->n_items; i++) {
@@ -437,7 +476,7 @@ static bool place_items(site_plan *sp, rkvi_item *items, uint64_t n)
 static bool give_slots(site_plan *sp, rkvi_item *items)
 {
     rkvi_plan_work *w = sp->w;
-    for (uint32_t g = 0; g < sp->site->n_launches; g++) {
+    for (uint32_t g = 0; g < sp->site->n_launches * sp->n_rounds; g++) {
         const rkvi_plan_launch *l = &sp->launches[g];
         const uint64_t first_merge = w->n_merges, end = l->decode0 + l->n_decode;
         for (uint64_t i = l->decode0, z; i < end; i = z) {
@@ -530,7 +569,8 @@ static bool plan_items(site_plan *sp, rkvi_mirror *m)
 /* Device leaves come with launch 0, so that they are computed while the first
  * tail tiles cross.  Partials on both sides of the tail's leaves can be merged
  * between launches; where those among them don't have room, device leaves come
- * in order instead, which bounds what is pending. */
+ * in order instead, which bounds what is pending; with cells of several turns
+ * they come stretch by stretch as well. */
 rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_mirror *m)
 {
     rkvi_plan_work *w = p->work;
@@ -540,7 +580,9 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
                     .v = v,
                     .w = w,
                     .site = &p->sites[site],
-                    .launches = &p->launches[p->sites[site].launch0],
+                    .launches = &p->launches[p->sites[site].launch0 * p->n_rounds],
+                    .n_rounds = p->n_rounds,
+                    .leaf_turn = p->n_turned_rows && rkvi_site_turns(cfg, site) ? p->turns.leaf_turn[class] : NULL,
                     .spans = (const rkvi_span *)(m->host + p->classes[class].spans_off),
                     .span0 = w->span0[class],
                     .tile_launch = p->tile_launch + site * p->n_bases,
@@ -553,7 +595,13 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
     if (!plan_items(&sp, m)) {
         p->table_bytes = table_bytes;
         sp.in_order = true;
-        if (!plan_items(&sp, m))
+        bool ok = plan_items(&sp, m);
+        if (!ok && sp.leaf_turn) {
+            p->table_bytes = table_bytes;
+            sp.decode_rounds = true;
+            ok = plan_items(&sp, m);
+        }
+        if (!ok)
             return too_small(&sp);
     }
     /* Give back what the merges and nodes did not need. */

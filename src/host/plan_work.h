@@ -42,6 +42,12 @@ typedef struct rkvi_plan_work {
  * total against the mirror's size before (config's maxima hold). */
 bool rkvi_mirror_room(rkvi_plan *p, const rkvi_mirror *m, uint64_t n, uint64_t item_bytes, uint64_t *out_off);
 
+/* plan_turn.c */
+bool rkvi_plan_turns_init(rkvi_plan_turns *t, const rkvi_config *cfg);
+void rkvi_plan_turns_free(rkvi_plan_turns *t);
+void rkvi_plan_turns_of(rkvi_plan *p, const rkvi_plan_view *v); /* and rounds */
+bool rkvi_plan_write_turned(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);
+
 /* plan_site.c: the launches, items, merges and nodes of one site. */
 rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_mirror *m);
 

@@ -77,4 +77,20 @@ uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells);
 /* Writes the leaves' spans; returns how many. */
 uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, rkvi_span *out);
 
+/* ---- seq_shift.c
+ * Adds delta to pos and turn of the cells at positions [from, to), cutting
+ * segments at its edges, or joining them where they go on with each other again.  The check tells whether positions would stay below
+ * pos_end and rise strictly, with at most max_turned stretches of one turn
+ * other than 0, and how many more segments there would be, which the shift
+ * needs room for.  A range that holds no cell, or a delta of 0, changes nothing. */
+rkv_status rkvi_seq_shift_check(const rkvi_seq *s, int64_t from, int64_t to, int64_t delta, uint32_t max_turned,
+                                int64_t pos_end, uint32_t *out_more);
+void rkvi_seq_shift(rkvi_seq *s, int64_t from, int64_t to, int64_t delta);
+/* The turns other than 0, in order of first appearance; returns how many. */
+uint32_t rkvi_seq_turns(const rkvi_seq *s, uint32_t room, int64_t *out);
+/* Runs of segments of one turn, 0 or not. */
+uint32_t rkvi_seq_n_stretches(const rkvi_seq *s);
+/* Of each leaf: 0, or 1 + the index of its turn in turns[]. */
+void rkvi_seq_leaf_turns(const rkvi_seq *s, uint32_t leaf_cells, const int64_t *turns, uint32_t n_turns, uint8_t *out);
+
 #endif

@@ -339,6 +339,8 @@ static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
     }
     if (s == RKV_OK && h->cfg.mode == RKV_MODE_OP_LEVEL)
         s = mark_compute(h, c->stream); /* the barrier: copies come after q */
+    if (s == RKV_OK)
+        s = rkvi_launch_rotate(h, c);
     uint32_t item = c->plan->list0;
     for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++)
         s = run_launch(h, c, g, &item);

@@ -48,6 +48,10 @@ void rkvi_handle_clear(rkv_cache *h);
 void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
+/* Positions: api has checked the range, and that the cache can shift at all. */
+rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+
 /* Counts tiles over several batches (api has resolved each of them, positions
  * going on from batch to batch): call reset, then add for each. */
 void rkvi_check_reset(rkv_cache *h);

@@ -69,6 +69,8 @@ static rkv_status alloc_device(rkv_cache *h)
         s = device_alloc(h, h->cfg.transit_bytes, &h->transit_memory);
     if (s == RKV_OK)
         s = device_alloc(h, h->cfg.partial_bytes, &h->partials);
+    if (s == RKV_OK)
+        s = device_alloc(h, h->cfg.turned_bytes, (void **)&h->turned);
     return s == RKV_OK ? alloc_tables(h) : s;
 }
 
@@ -84,6 +86,7 @@ static void free_device(rkv_cache *h)
     device_free(h, h->ring_memory, h->cfg.ring_bytes);
     device_free(h, h->transit_memory, h->cfg.transit_bytes);
     device_free(h, h->partials, h->cfg.partial_bytes);
+    device_free(h, h->turned, h->cfg.turned_bytes);
 }
 
 /* ------------------------------------------------------------------- create */
@@ -334,12 +337,13 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->device_ring_bytes = c->ring_bytes;
     out->device_active_bytes = c->active_bytes;
     out->device_transit_bytes = c->transit_bytes;
-    out->device_workspace_bytes = c->partial_bytes + c->steps_ahead * c->table_bytes;
+    out->device_workspace_bytes = c->partial_bytes + c->turned_bytes + c->steps_ahead * c->table_bytes;
     out->link_bytes_per_s = c->link_bytes_per_s;
     out->ring_rule_bytes = c->ring_rule_bytes;
     out->step_ns = c->step_ns;
-    out->n_rope_frequencies = c->n_rope;
-    out->rope_pairing = c->rope_pairing;
+    out->n_rope_frequencies = c->has_rope ? c->ropes[0].n : 0;
+    out->rope_pairing = c->has_rope ? c->ropes[0].pairing : 0;
+    out->max_turns = c->max_turns;
     out->host_link_bytes_per_s = c->host.link_bytes_per_s;
     out->host_copy_cost_ns = c->host.copy_cost_ns;
     out->host_copy_latency_ns = c->host.copy_latency_ns;
@@ -446,6 +450,16 @@ void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, 
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
     return rkvi_cache_sequence_share(&h->cache, dst, src, from, to);
+}
+
+rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
+{
+    return rkvi_cache_sequence_can_shift(&h->cache, sequence, from, to, delta);
+}
+
+rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
+{
+    return rkvi_cache_sequence_shift(&h->cache, sequence, from, to, delta);
 }
 
 void rkvi_check_reset(rkv_cache *h)

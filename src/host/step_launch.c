@@ -148,6 +148,47 @@ static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *
     add_partials(h, c, it->slot, it->n_rows, RKVI_WRITE | (reads ? RKVI_READ : 0u));
 }
 
+static bool turns(const rkv_cache *h, const rkvi_site_call *c)
+{
+    return h->plan.n_turned_rows > 0 && c->layer->rope != RKVI_NO_ROPE;
+}
+
+static void add_turned(rkv_cache *h, const rkvi_site_call *c, uint32_t access)
+{
+    const rkvi_turned_row *rows = (const rkvi_turned_row *)(h->now->mirror.host + h->plan.turned_off);
+    const uint64_t floats = (uint64_t)c->site->n_q_heads * c->layer->geom.dk;
+    for (uint64_t i = 0; i < h->plan.n_turned_rows; i++)
+        add_range(h, h->turned + rows[i].turn * h->cfg.turned_floats + rows[i].row * floats, floats * sizeof(float),
+                  access);
+}
+
+rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c)
+{
+    if (!turns(h, c))
+        return RKV_OK;
+    const rkvi_rope *rope = &h->cfg.ropes[c->layer->rope];
+    const uint64_t angles_off = h->plan.turns.angles_off[c->layer->rope];
+    const rkvi_rotate_args args = {.q = c->a->q,
+                                   .rows = table(h, h->plan.turned_off),
+                                   .angles = table(h, angles_off),
+                                   .turned = h->turned,
+                                   .turned_stride = h->cfg.turned_floats,
+                                   .q_heads = c->site->n_q_heads,
+                                   .dk = c->layer->geom.dk,
+                                   .n_pairs = rope->n,
+                                   .pairing = rope->pairing};
+    rkvi_launch l = {.op = RKVI_OP_ROTATE, .args_bytes = sizeof args, .args = &args,
+                     .grid = h->plan.n_turned_rows * c->site->n_q_heads};
+    if (h->dev->wants_ranges) {
+        add_table(h, h->plan.turned_off, h->plan.n_turned_rows * sizeof(rkvi_turned_row));
+        add_table(h, angles_off, (uint64_t)h->plan.turns.n_pairs * rope->n * 2 * sizeof(float));
+        add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
+        add_turned(h, c, RKVI_WRITE);
+    }
+    h->stats.extra_launches++;
+    return launch(h, &l, c->stream);
+}
+
 static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
 {
     const uint32_t class = c->layer->leaf_class;
@@ -162,6 +203,8 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first,
     add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
     add_table(h, c->plan->items_off + first * sizeof(rkvi_item), n * sizeof(rkvi_item));
     add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
+    if (turns(h, c))
+        add_turned(h, c, RKVI_READ);
     for (uint64_t i = first; i < first + n; i++)
         item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i);
 }
@@ -179,6 +222,8 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
         .items = table(h, c->plan->items_off + first * sizeof(rkvi_item)),
         .partials = h->partials,
         .q = c->a->q,
+        .turned = h->turned,
+        .turned_stride = h->cfg.turned_floats,
         .mask = c->site->mask,
         .q_heads = c->site->n_q_heads,
         .scale = c->site->scale,
@@ -235,15 +280,25 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
     return launch(h, &l, c->stream);
 }
 
-rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, bool is_extra)
 {
-    const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 + g];
     rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->n_decode, l->cost_bytes);
     if (s == RKV_OK)
         s = launch_items(h, c, RKVI_OP_PREFILL, l->prefill0, l->n_prefill, l->n_decode ? 0 : l->cost_bytes);
     if (s == RKV_OK)
         s = launch_merge(h, c, l->merge0, l->n_merge);
-    h->stats.extra_launches += (g > 0) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
+    const bool runs = l->n_decode || l->n_prefill;
+    h->stats.extra_launches += (is_extra && runs) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
+    return s;
+}
+
+rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+{
+    const uint32_t n = h->plan.n_rounds;
+    const rkvi_plan_launch *l = &h->plan.launches[(c->plan->launch0 + g) * n];
+    rkv_status s = RKV_OK;
+    for (uint32_t r = 0; r < n && s == RKV_OK; r++)
+        s = launch_round(h, c, &l[r], g > 0 || r > 0);
     return s;
 }
 

@@ -39,6 +39,7 @@ struct rkv_cache {
     /* device memory, from create to destroy */
     void **layer_memory;
     void *ring_memory, *transit_memory, *partials;
+    float *turned; /* q turned back: max_turns times */
     rkvi_step_tables *tables; /* steps_ahead */
     uint64_t device_bytes;
 
@@ -100,6 +101,8 @@ typedef struct rkvi_site_call {
     void *stream;
 } rkvi_site_call;
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
+/* q turned back for the step's turns, if it has any: before the first attend. */
+rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c);
 /* The decode and prefill items of launch g, then its merges. */
 rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g);
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Shifted positions: against attention in f64 over K that are rotated explicitly,
+ * with the same bits wherever the cells lie, in both regimes; what is refused.
+ */
+#include "step_fixture.h"
+
+#include "ops_rows.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define T 16u
+#define DIM 64u
+#define CELLS 1024u
+
+static uint64_t seed;
+static float frequencies[2][DIM / 2];
+
+/* What a sequence holds, with the turn of each cell: the record beside fx's. */
+typedef struct world {
+    fx a, b;              /* b: everything resident */
+    int64_t turn[CELLS * 2];
+} world;
+
+static void fill_frequencies(void)
+{
+    for (uint32_t i = 0; i < DIM / 2; i++) {
+        frequencies[0][i] = (float)pow(10000, -2.0 * i / DIM);
+        frequencies[1][i] = (float)(pow(500, -2.0 * i / DIM) / 8); /* a scaled base */
+    }
+}
+
+/* Three KV layers: all dims by halves, half the dims interleaved and with
+ * frequencies of its own, and one without positions in K. */
+static fx_model shift_model(rkv_type type, uint64_t resident)
+{
+    fx_model m = fx_model_make(T, 0, CELLS);
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t l = fx_add_layer(&m, 1 + i % 2, DIM, DIM, resident);
+        m.layers[l].type_k = m.layers[l].type_v = type;
+    }
+    m.layers[1].rope = (rkv_rope_params){frequencies[1], DIM / 4, 1};
+    m.layers[2].k_form = RKV_K_PLAIN;
+    m.params.rope = (rkv_rope_params){frequencies[0], DIM / 2, 0};
+    m.sites[1].softcap = 20;
+    return m;
+}
+
+/* ------------------------------------------------------------------- oracle */
+
+/* K as stored, turned on by `turn`, in f64. */
+static void turned_k(const float *k, uint32_t layer, int64_t turn, double *out)
+{
+    const uint32_t n = layer == 0 ? DIM / 2 : layer == 1 ? DIM / 4 : 0;
+    for (uint32_t i = 0; i < DIM; i++)
+        out[i] = (double)k[i];
+    for (uint32_t p = 0; p < n; p++) {
+        const uint32_t i = layer ? 2 * p : p, j = layer ? i + 1 : i + n;
+        const double a = (double)turn * (double)frequencies[layer][p], x = (double)k[i], y = (double)k[j];
+        out[i] = x * cos(a) - y * sin(a);
+        out[j] = x * sin(a) + y * cos(a);
+    }
+}
+
+/* What a KV layer stores of a cell and gives back. */
+static void stored(const fx_model *m, uint32_t layer, uint64_t tag, float *k, float *v)
+{
+    const rkv_kv_layer_params *lp = &m->layers[layer];
+    rkvi_geom g = {.n_heads = lp->n_kv_heads, .dk = DIM, .dv = DIM, .type_k = lp->type_k, .type_v = lp->type_v,
+                   .k_scale = 1, .v_scale = 1, .tile_cells = T};
+    assert_int_equal(rkvi_geom_init(&g), RKV_OK);
+    uint8_t *tile = aligned_alloc(256, g.bytes);
+    fx_values(tag, layer, 'k', lp->n_kv_heads * DIM, k);
+    fx_values(tag, layer, 'v', lp->n_kv_heads * DIM, v);
+    for (uint32_t h = 0; h < lp->n_kv_heads; h++) {
+        const rkvi_plane kp = rkvi_plane_k(&g, (uintptr_t)tile, h), vp = rkvi_plane_v(&g, (uintptr_t)tile, h);
+        rkvi_plane_put(&kp, 0, k + h * DIM);
+        rkvi_plane_get(&kp, 0, k + h * DIM);
+        rkvi_plane_put(&vp, 0, v + h * DIM);
+        rkvi_plane_get(&vp, 0, v + h * DIM);
+    }
+    free(tile);
+}
+
+/* The squared error of one row of the last step at one site. */
+static double row_error(const world *w, uint32_t site, uint32_t row, uint64_t qtag, uint64_t n_seen)
+{
+    const fx *f = &w->a;
+    const rkv_site_params *sp = &f->model.sites[site];
+    const uint32_t group = sp->n_q_heads / f->model.layers[site].n_kv_heads;
+    static double s[2 * CELLS], kd[DIM];
+    static float v[2 * CELLS][2 * DIM];
+    float q[4 * DIM], k[2 * DIM];
+    double error = 0;
+    fx_values(qtag, site, 'q', sp->n_q_heads * DIM, q);
+    for (uint32_t h = 0; h < sp->n_q_heads; h++) {
+        double m = -INFINITY, sum = 0, out[DIM] = {0};
+        for (uint64_t i = 0; i < n_seen; i++) {
+            stored(&f->model, site, f->cells[0][i].tag, k, v[i]);
+            turned_k(k + h / group * DIM, site, w->turn[i], kd);
+            s[i] = 0;
+            for (uint32_t j = 0; j < DIM; j++)
+                s[i] += (double)q[h * DIM + j] * kd[j];
+            s[i] /= sqrt(DIM);
+            s[i] = sp->softcap != 0 ? (double)sp->softcap * tanh(s[i] / (double)sp->softcap) : s[i];
+            m = s[i] > m ? s[i] : m;
+        }
+        for (uint64_t i = 0; i < n_seen; i++) {
+            sum += exp(s[i] - m);
+            for (uint32_t j = 0; j < DIM; j++)
+                out[j] += exp(s[i] - m) * (double)v[i][h / group * DIM + j];
+        }
+        for (uint32_t j = 0; j < DIM; j++) {
+            const double d = (double)fx_out(f, site, row, h, j) - out[j] / sum;
+            error += d * d;
+        }
+    }
+    return error / (sp->n_q_heads * DIM);
+}
+
+/* ---------------------------------------------------------------- operations */
+
+static void append(world *w, uint32_t rows, uint32_t regime, uint64_t tag)
+{
+    const uint64_t n = w->a.n_cells[0];
+    fx_append(&w->a, 0, rows, regime, tag);
+    fx_append(&w->b, 0, rows, regime, tag);
+    assert_true(fx_same(&w->a, &w->b));
+    for (uint64_t i = n; i < w->a.n_cells[0]; i++)
+        w->turn[i] = 0;
+}
+
+/* The last cell's row at all sites; the root of the mean squared error. */
+static double last_row_error(const world *w, uint64_t tag)
+{
+    double e = 0;
+    for (uint32_t site = 0; site < w->a.model.n_sites; site++)
+        e += row_error(w, site, w->a.n_rows - 1, tag, w->a.n_cells[0]);
+    return sqrt(e / w->a.model.n_sites);
+}
+
+/* The same shift on both, and on the record. */
+static rkv_status shift(world *w, int64_t from, int64_t to, int64_t delta)
+{
+    const rkv_status can = rkv_sequence_can_shift(w->a.cache, 0, from, to, delta);
+    const rkv_status s = rkv_sequence_shift(w->a.cache, 0, from, to, delta);
+    assert_int_equal(can, s);
+    assert_int_equal(rkv_sequence_shift(w->b.cache, 0, from, to, delta), s);
+    for (uint64_t i = 0; i < w->a.n_cells[0] && s == RKV_OK; i++)
+        if (w->a.cells[0][i].pos >= from && w->a.cells[0][i].pos < to) {
+            w->a.cells[0][i].pos = w->b.cells[0][i].pos += delta;
+            w->turn[i] += delta;
+        }
+    return s;
+}
+
+static void truncate_to(world *w, uint64_t n)
+{
+    fx_truncate(&w->a, 0, n);
+    fx_truncate(&w->b, 0, n);
+}
+
+static void open_world(world *w, rkv_type type, uint32_t max_turns, fx_executor executor, uint64_t executor_seed)
+{
+    fx_model m = shift_model(type, RKV_RESIDENT_NONE);
+    m.params.max_turns = max_turns;
+    m.executor = executor;
+    m.seed = executor_seed;
+    fx_open(&w->a, &m);
+    m = shift_model(type, RKV_RESIDENT_ALL);
+    m.params.max_turns = max_turns;
+    fx_open(&w->b, &m);
+}
+
+static void close_world(world *w)
+{
+    fx_close(&w->a);
+    fx_close(&w->b);
+    free(w);
+}
+
+/* -------------------------------------------------------------------- tests */
+
+/* Random shifts up and down, with cells added and taken back. */
+static void random_shifts(rkv_type type, fx_executor executor, uint64_t s, uint32_t rounds)
+{
+    world *w = calloc(1, sizeof *w);
+    uint64_t r = s, tag = s << 20;
+    uint32_t n_done = 0;
+    double worst = 0;
+    open_world(w, type, 40, executor, s);
+    append(w, 150, RKV_REGIME_PREFILL, tag);
+    tag += 150;
+    for (uint32_t i = 0; i < rounds; i++) {
+        const uint64_t n = w->a.n_cells[0];
+        const int64_t from = w->a.cells[0][fx_random(&r) % n].pos, to = from + (int64_t)(fx_random(&r) % 200);
+        const int64_t up = (int64_t)(fx_random(&r) % 90000);
+        /* up for all that follow, or back down by as much as there is room for */
+        rkv_status st = shift(w, from, i % 3 ? RKV_POS_END : to, i % 4 ? up : -up);
+        n_done += st == RKV_OK;
+        if (i % 5 == 4)
+            truncate_to(w, n - fx_random(&r) % 30);
+        const uint32_t rows = 1 + (uint32_t)(fx_random(&r) % (i % 2 ? 16 : 60));
+        append(w, rows, i % 2 ? RKV_REGIME_DECODE : RKV_REGIME_PREFILL, tag);
+        tag += rows;
+        const double e = last_row_error(w, tag - 1);
+        worst = e > worst ? e : worst;
+        if (w->a.n_cells[0] > 600)
+            truncate_to(w, 200);
+    }
+    print_message("executor %d, type %u: %u of %u shifts, rms error at most %.1e\n", (int)executor, (unsigned)type, n_done,
+                  rounds, worst);
+    assert_true(n_done > rounds / 4);
+    assert_true(worst < 2e-6);
+    close_world(w);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    random_shifts(RKV_TYPE_F16, FX_HOST, seed, 30);
+    random_shifts(RKV_TYPE_Q8_0, FX_CHECK, seed + 1, 20);
+    for (uint64_t s = 2; s < (fx_is_full() ? 40 : 5); s++)
+        random_shifts(RKV_TYPE_Q8_0, FX_SIM, seed + s, 15);
+}
+
+/* Turns that add up to nothing leave the bits of a sequence that was not shifted. */
+static void test_back_again(void **state)
+{
+    (void)state;
+    world *w = calloc(1, sizeof *w);
+    open_world(w, RKV_TYPE_F16, 0, FX_HOST, 1);
+    append(w, 200, RKV_REGIME_PREFILL, 1000);
+    fx_ok(rkv_sequence_shift(w->a.cache, 0, 100, RKV_POS_END, 5000), "shift");
+    fx_ok(rkv_sequence_shift(w->a.cache, 0, 5100, RKV_POS_END, -4000), "shift");
+    fx_ok(rkv_sequence_shift(w->a.cache, 0, 1100, RKV_POS_END, -1000), "shift");
+    append(w, 3, RKV_REGIME_DECODE, 2000);
+    close_world(w);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    world *w = calloc(1, sizeof *w);
+    open_world(w, RKV_TYPE_F16, 0, FX_HOST, 1);
+    append(w, 100, RKV_REGIME_PREFILL, 1000);
+    assert_int_equal(shift(w, 50, 60, 1), RKV_E_ARGUMENT); /* onto the cell after it */
+    assert_non_null(strstr(rkv_error_message(), "position 59 shifted by 1"));
+    assert_int_equal(shift(w, 50, RKV_POS_END, -1), RKV_E_ARGUMENT);
+    assert_non_null(strstr(rkv_error_message(), "position 49"));
+    assert_int_equal(shift(w, 0, RKV_POS_END, -1), RKV_E_ARGUMENT);
+    assert_non_null(strstr(rkv_error_message(), "negative"));
+    assert_int_equal(shift(w, 0, RKV_POS_END, RKV_POS_END - 50), RKV_E_ARGUMENT);
+    assert_int_equal(shift(w, 5, 4, 1), RKV_E_ARGUMENT);
+    assert_int_equal(rkv_sequence_shift(w->a.cache, 1, 0, 1, 1), RKV_E_SEQUENCE);
+    assert_int_equal(shift(w, 200, 300, -100), RKV_OK); /* no cell there */
+    for (int64_t i = 9; i > 1; i--) /* eight stretches, each by a delta of its own */
+        assert_int_equal(shift(w, 10 * i, RKV_POS_END, 1), RKV_OK);
+    assert_int_equal(shift(w, 10, RKV_POS_END, 1), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "max_turns, 8"));
+    append(w, 20, RKV_REGIME_PREFILL, 3000);
+    assert_true(last_row_error(w, 3019) < 2e-6);
+    append(w, 2, RKV_REGIME_DECODE, 4000);
+    assert_true(last_row_error(w, 4001) < 2e-6);
+    const fx_entry e = {.seq = 0, .rows = 1, .tag = 5};
+    fx_ok(fx_begin(&w->a, &e, 1), "begin");
+    assert_int_equal(rkv_sequence_shift(w->a.cache, 0, 0, 1, 1), RKV_E_STATE);
+    fx_ok(fx_abort(&w->a), "abort");
+    close_world(w);
+}
+
+/* Each reason for which no position of a cache can be shifted. */
+static void test_cannot(void **state)
+{
+    (void)state;
+    static const char *const sentences[] = {"without the rotary frequencies", "RKV_K_OTHER", "RKV_TURNS_NONE"};
+    for (uint32_t i = 0; i < 3; i++) {
+        fx w;
+        fx_model m = shift_model(RKV_TYPE_F16, RKV_RESIDENT_ALL);
+        if (i == 0)
+            m.params.rope = (rkv_rope_params){0};
+        if (i == 1)
+            m.layers[1].k_form = RKV_K_OTHER;
+        if (i == 2)
+            m.params.max_turns = RKV_TURNS_NONE;
+        fx_open(&w, &m);
+        fx_append(&w, 0, 20, RKV_REGIME_PREFILL, 1);
+        assert_int_equal(rkv_sequence_can_shift(w.cache, 0, 10, RKV_POS_END, 5), RKV_E_UNSUPPORTED);
+        assert_non_null(strstr(rkv_error_message(), sentences[i]));
+        assert_int_equal(rkv_sequence_shift(w.cache, 0, 10, RKV_POS_END, 5), RKV_E_UNSUPPORTED);
+        fx_append(&w, 0, 1, RKV_REGIME_DECODE, 100);
+        fx_close(&w);
+    }
+}
+
+int main(void)
+{
+    seed = fx_seed();
+    fill_frequencies();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_back_again),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
