@@ -272,7 +272,8 @@ static void to_public(const fx_entry *e, rkv_batch_entry *b)
                            .n_new_cells = e->is_query ? 0 : e->rows,
                            .regime = e->regime,
                            .positions = e->positions,
-                           .visible = e->visible};
+                           .visible = e->visible,
+                           .tree_mask = e->tree_mask};
 }
 
 static int64_t row_position(const fx *w, const fx_entry *e, uint32_t row)

@@ -65,6 +65,7 @@ typedef struct fx_entry {
     uint64_t tag;    /* of row 0; the others follow by one */
     const int64_t *positions;
     const rkv_pos_range *visible;
+    const uint64_t *tree_mask;
 } fx_entry;
 
 /* A tensor of rows x heads x dim, dense or head-major with gaps. */

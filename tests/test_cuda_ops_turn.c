@@ -40,7 +40,8 @@ static void test_rotate(void **state)
     for (uint32_t i = 0; i < 8; i++)
         for (uint32_t k = 0; k < 6; k++) {
             const uint32_t most = dims[i] / 2, pairs = k < 3 ? most : (uint32_t)(gpu_random(&r) % (most + 1));
-            rotate_case c = rotate_make(1 + k, dims[i], pairs, k % 2, RKV_TYPE_F32 + k % 3, &r);
+            rotate_case c;
+            rotate_make(&c, 1 + k, dims[i], pairs, k % 2, RKV_TYPE_F32 + k % 3, &r);
             check_rotate(&c);
             rotate_free(&c);
         }

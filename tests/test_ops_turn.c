@@ -49,7 +49,8 @@ static void test_rotate(void **state)
     } cases[] = {{1, 8, 4, 0}, {3, 64, 32, 0}, {2, 128, 64, 1}, {5, 80, 16, 1}, {2, 96, 32, 0}, {1, 256, 1, 0}, {2, 64, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t type = RKV_TYPE_F32; type <= RKV_TYPE_BF16; type++) {
-            rotate_case c = rotate_make(cases[i].heads, cases[i].dk, cases[i].pairs, cases[i].pairing, type, &r);
+            rotate_case c;
+            rotate_make(&c, cases[i].heads, cases[i].dk, cases[i].pairs, cases[i].pairing, type, &r);
             for (uint64_t x = (uint64_t)c.n_rows * cases[i].heads; x-- > 0;)
                 ref.fn[RKVI_OP_ROTATE](&c.args, x);
             check_rotate(&c);

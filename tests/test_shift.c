@@ -146,6 +146,12 @@ static double last_row_error(const world *w, uint64_t tag)
     return sqrt(e / w->a.model.n_sites);
 }
 
+/* A GPU multiplies q and weights in f16. */
+static double limit(void)
+{
+    return fx_gpu ? 1e-3 : 2e-6;
+}
+
 /* The same shift on both, and on the record. */
 static rkv_status shift(world *w, int64_t from, int64_t to, int64_t delta)
 {
@@ -218,7 +224,7 @@ static void random_shifts(rkv_type type, fx_executor executor, uint64_t s, uint3
     print_message("executor %d, type %u: %u of %u shifts, rms error at most %.1e\n", (int)executor, (unsigned)type, n_done,
                   rounds, worst);
     assert_true(n_done > rounds / 4);
-    assert_true(worst < 2e-6);
+    assert_true(worst < limit());
     close_world(w);
 }
 
@@ -266,9 +272,9 @@ static void test_refused(void **state)
     assert_int_equal(shift(w, 10, RKV_POS_END, 1), RKV_E_CAPACITY);
     assert_non_null(strstr(rkv_error_message(), "max_turns, 8"));
     append(w, 20, RKV_REGIME_PREFILL, 3000);
-    assert_true(last_row_error(w, 3019) < 2e-6);
+    assert_true(last_row_error(w, 3019) < limit());
     append(w, 2, RKV_REGIME_DECODE, 4000);
-    assert_true(last_row_error(w, 4001) < 2e-6);
+    assert_true(last_row_error(w, 4001) < limit());
     const fx_entry e = {.seq = 0, .rows = 1, .tag = 5};
     fx_ok(fx_begin(&w->a, &e, 1), "begin");
     assert_int_equal(rkv_sequence_shift(w->a.cache, 0, 0, 1, 1), RKV_E_STATE);
@@ -302,6 +308,9 @@ static void test_cannot(void **state)
 
 int main(void)
 {
+#ifdef FX_ON_GPU
+    fx_use_gpu();
+#endif
     seed = fx_seed();
     fill_frequencies();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_back_again),

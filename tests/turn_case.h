@@ -39,18 +39,18 @@ typedef struct rotate_case {
     double *angle; /* [turn][pair]: the exact one */
 } rotate_case;
 
-static inline rotate_case rotate_make(uint32_t q_heads, uint32_t dk, uint32_t n_pairs, uint32_t pairing, rkv_type type,
-                                      uint64_t *r)
+static inline void rotate_make(rotate_case *c, uint32_t q_heads, uint32_t dk, uint32_t n_pairs, uint32_t pairing,
+                               rkv_type type, uint64_t *r)
 {
-    rotate_case c = {.n_rows = 0};
+    *c = (rotate_case){.n_rows = 0};
     const int64_t head_stride = dk + 5, row_stride = head_stride * q_heads + 3;
-    c.q_bytes = (uint64_t)row_stride * ROTATE_ROWS * rkvi_tensor_type_bytes(type);
-    c.angles_bytes = (uint64_t)ROTATE_TURNS * n_pairs * 2 * sizeof(float);
-    c.turned_bytes = (uint64_t)ROTATE_TURNS * ROTATE_ROWS * q_heads * dk * sizeof(float);
-    c.angle = malloc((size_t)ROTATE_TURNS * n_pairs * sizeof(double) + 1);
-    float *angles = malloc(c.angles_bytes + 1), *turned = malloc(c.turned_bytes), x[1024];
-    rkvi_tensor q = {.data = calloc(1, c.q_bytes), .row_stride = row_stride, .head_stride = head_stride, .type = type};
-    memset(turned, 0xA5, c.turned_bytes);
+    c->q_bytes = (uint64_t)row_stride * ROTATE_ROWS * rkvi_tensor_type_bytes(type);
+    c->angles_bytes = (uint64_t)ROTATE_TURNS * n_pairs * 2 * sizeof(float);
+    c->turned_bytes = (uint64_t)ROTATE_TURNS * ROTATE_ROWS * q_heads * dk * sizeof(float);
+    c->angle = malloc((size_t)ROTATE_TURNS * n_pairs * sizeof(double) + 1);
+    float *angles = malloc(c->angles_bytes + 1), *turned = malloc(c->turned_bytes), x[1024];
+    rkvi_tensor q = {.data = calloc(1, c->q_bytes), .row_stride = row_stride, .head_stride = head_stride, .type = type};
+    memset(turned, 0xA5, c->turned_bytes);
     for (uint32_t row = 0; row < ROTATE_ROWS; row++)
         for (uint32_t h = 0; h < q_heads; h++) {
             for (uint32_t i = 0; i < dk; i++)
@@ -58,17 +58,16 @@ static inline rotate_case rotate_make(uint32_t q_heads, uint32_t dk, uint32_t n_
             rkvi_tensor_put(&q, row, h, dk, x);
         }
     for (uint32_t i = 0; i < ROTATE_TURNS * n_pairs; i++) {
-        c.angle[i] = (double)case_value(r) * 3;
-        angles[2 * i] = (float)cos(c.angle[i]);
-        angles[2 * i + 1] = (float)sin(c.angle[i]);
+        c->angle[i] = (double)case_value(r) * 3;
+        angles[2 * i] = (float)cos(c->angle[i]);
+        angles[2 * i + 1] = (float)sin(c->angle[i]);
     }
     for (uint32_t t = 0; t < ROTATE_TURNS; t++)
         for (uint32_t row = 1; row < ROTATE_ROWS; row++)
-            c.rows[c.n_rows++] = (rkvi_turned_row){.row = row, .turn = t, .angles = ROTATE_TURNS - 1 - t};
-    c.args = (rkvi_rotate_args){.q = q, .rows = c.rows, .angles = angles, .turned = turned, .q_heads = q_heads,
+            c->rows[c->n_rows++] = (rkvi_turned_row){.row = row, .turn = t, .angles = ROTATE_TURNS - 1 - t};
+    c->args = (rkvi_rotate_args){.q = q, .rows = c->rows, .angles = angles, .turned = turned, .q_heads = q_heads,
                                 .turned_stride = (uint64_t)ROTATE_ROWS * q_heads * dk, .dk = dk, .n_pairs = n_pairs,
                                 .pairing = pairing};
-    return c;
 }
 
 static inline void rotate_free(rotate_case *c)

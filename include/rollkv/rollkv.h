@@ -419,6 +419,9 @@ typedef struct rkv_sequence_state {
     uint64_t n_cells;
     int64_t pos_begin, pos_end; /* [first position, last position + 1); 0, 0 when empty */
     uint64_t n_segments;        /* runs of cells: more than tiles where cells were cut out */
+    uint32_t n_tree_cells;      /* of a token tree that waits for rkv_sequence_accept; they count
+                                 * nowhere else but in n_tiles */
+    uint32_t reserved;
 } rkv_sequence_state;
 /* With a step open, that step's cells count (abort takes them back).
  * Errors: RKV_E_SEQUENCE, RKV_E_ARGUMENT. */
@@ -504,13 +507,31 @@ typedef struct rkv_batch_entry {
     uint32_t n_new_cells;         /* 0 (query only) or n_rows: row i is new cell i */
     uint32_t regime;
     uint32_t reserved;
-    const int64_t *positions;     /* one per row, strictly increasing; NULL: the next ones
+    const int64_t *positions;     /* one per row, strictly increasing (but in a token tree);
+                                   * NULL: the next ones
                                    * (query only: those of its last n_rows cells; to
                                    * be given where the positions have gaps) */
     const rkv_pos_range *visible; /* one per row, cuts the mask; NULL: all */
-    const uint64_t *tree_mask;    /* reserved for token trees: must be NULL */
+    const uint64_t *tree_mask;    /* NULL, or one per row: the new cells are a token tree, below */
 } rkv_batch_entry;
 #define RKV_BATCH_ENTRY_INIT {.struct_size = sizeof(rkv_batch_entry)}
+
+/* Token trees.  An entry with a tree_mask verifies several continuations at
+ * once.  Row i is new cell i; it sees the sequence as any row does, and of the
+ * step's own new cells exactly those whose bit j is set in tree_mask[i], as far
+ * as the site's mask and the row's visible range hold them (its own bit as well:
+ * mostly a row sees itself and its ancestors):
+ *
+ *        0: "the"           tree_mask  0: 0b00001   positions  n
+ *       /        \                     1: 0b00011              n + 1
+ *    1: "cat"   2: "dog"               2: 0b00101              n + 1
+ *      |           |                   3: 0b01011              n + 2
+ *    3: "sat"   4: "ran"               4: 0b10101              n + 2
+ *
+ * At most draft_rows and 64 rows; positions must be given, at or after the
+ * sequence's end, and may repeat.  The bits are those of such a step alone: they
+ * differ in rounding from decoding a path by itself.  After the step the
+ * sequence takes no other call but info, clear and rkv_sequence_accept. */
 
 typedef struct rkv_batch {
     uint32_t struct_size;
@@ -584,6 +605,18 @@ RKV_API rkv_status rkv_step_end(rkv_cache *cache, const rkv_batch *next, void *s
 /* Takes back what the step appended.  Work already queued runs on, harmlessly.
  * Errors: RKV_E_STATE (no step is open). */
 RKV_API rkv_status rkv_step_abort(rkv_cache *cache);
+
+/* Keeps the cells cells[0] < cells[1] < .. of the token tree that the sequence's
+ * last step stored, at the positions that they had there, which must rise
+ * strictly; the others are gone.  n_cells 0 gives the whole tree up.  K and V of
+ * cells that are not at their place yet are moved on the device, queued on
+ * `stream` (not used where none is moved); what reads them later is ordered
+ * after that.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open; there is no tree),
+ * RKV_E_ARGUMENT (cells), RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY (host executor).
+ * A device call that fails halfway ends the cache: RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_accept(rkv_cache *cache, uint32_t sequence, const uint32_t *cells, uint32_t n_cells,
+                                       void *stream);
 
 #ifdef __cplusplus
 }

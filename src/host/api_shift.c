@@ -28,6 +28,8 @@ static rkv_status check_shift(const rkv_cache *cache, uint32_t sequence, int64_t
         s = check_range(from, to, delta);
     if (s == RKV_OK)
         s = rkvi_config_can_shift(cfg);
+    if (s == RKV_OK)
+        s = rkvi_api_need_accepted(cache, sequence);
     return s;
 }
 

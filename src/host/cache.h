@@ -147,7 +147,8 @@ uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
 
 /* Sequence calls, between steps.  Removing can't fail. */
 void rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to);
-/* dst goes on with cells [from, to) of src, by reference: RKV_E_HOST_MEMORY. */
+/* dst goes on with cells [from, to) of src, by reference: RKV_E_HOST_MEMORY,
+ * RKV_E_CAPACITY (stretches of shifted cells). */
 rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* Cells stored in tiles, and those that segments cover. */
@@ -156,6 +157,8 @@ typedef struct rkvi_cell_count {
 } rkvi_cell_count;
 void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out);
 
+/* The cells of the sequence's token tree that stay, moved or not; can't fail. */
+void rkvi_cache_sequence_accept(rkvi_cache *c, uint32_t sequence, const uint32_t *cells, uint32_t n);
 /* cache_shift.c */
 rkv_status rkvi_cache_sequence_can_shift(const rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);

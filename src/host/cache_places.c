@@ -251,7 +251,10 @@ static void check_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t
     rkvi_cache_end_of *end = &c->check[be->sequence];
     const bool copies =
         be->n_new && end->tile != UINT32_MAX && !end->goes_on && first_cell_copies(c, be->sequence);
-    rkvi_rows_need(&end->fill, &end->pos, b->rows + be->row0, be->n_new, c->cfg->tile_cells, out_tiles, out_segments);
+    rkvi_rows_need(&end->fill, &end->pos, rkvi_batch_stored(b, be), be->n_new, c->cfg->tile_cells, out_tiles,
+                   out_segments);
+    if (be->is_tree)
+        *out_segments = be->n_new + 1; /* once accepted, each cell may be a run of its own */
     c->check_tiles += *out_tiles + copies;
     c->check_segments += *out_segments;
 }
@@ -272,6 +275,8 @@ rkv_status rkvi_cache_reserve(rkvi_cache *c, const rkvi_batch *b)
         uint32_t t, g;
         check_entry(c, b, e, &t, &g);
         rkv_status s = rkvi_seq_reserve(&c->seqs[b->entries[e].sequence], t, g);
+        if (s == RKV_OK && b->entries[e].is_tree)
+            s = rkvi_seq_tree_reserve(&c->seqs[b->entries[e].sequence]);
         if (s != RKV_OK)
             return s;
     }

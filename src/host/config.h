@@ -108,6 +108,8 @@ typedef struct rkvi_config {
     rkvi_rope *ropes;           /* copied; the cache's first, if has_rope */
     uint32_t n_ropes;
     bool has_rope;
+    float *rope_frequencies;    /* the cache's: those of ropes[0] */
+    uint32_t n_rope, rope_pairing;
 
     /* Shifting and token trees. */
     uint32_t max_turns;         /* runs of cells of a sequence with a turn; 0: positions can't be shifted */

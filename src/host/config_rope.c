@@ -75,8 +75,13 @@ rkv_status rkvi_config_take_rope(rkvi_config *cfg, const rkv_cache_params *p)
     rkv_status s = check_rope("", &p->rope);
     if (s == RKV_OK)
         s = find_rope(cfg, &p->rope, &index); /* the first: ropes[0] */
-    cfg->has_rope = s == RKV_OK;
-    return s;
+    if (s != RKV_OK)
+        return s;
+    cfg->has_rope = true;
+    cfg->rope_frequencies = cfg->ropes[0].frequencies;
+    cfg->n_rope = cfg->ropes[0].n;
+    cfg->rope_pairing = cfg->ropes[0].pairing;
+    return RKV_OK;
 }
 
 rkv_status rkvi_config_layer_rope(rkvi_config *cfg, uint32_t i, const rkv_kv_layer_params *p)
@@ -109,7 +114,8 @@ void rkvi_config_free_ropes(rkvi_config *cfg)
         free(cfg->ropes[i].frequencies);
     free(cfg->ropes);
     cfg->ropes = NULL;
-    cfg->n_ropes = 0;
+    cfg->rope_frequencies = NULL;
+    cfg->n_ropes = cfg->n_rope = 0;
 }
 
 rkv_status rkvi_config_can_shift(const rkvi_config *cfg)

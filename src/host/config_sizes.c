@@ -246,8 +246,9 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *   new cells   max_rows                               rkvi_new_cell
  *   open        max_rows / T + 2 a sequence            u64, indices into bases
  *   per leaf class:
- *     entries   n_sequences                            rkvi_entry
+ *     entries   n_sequences                            rkvi_entry, and a word each
  *     spans     max_spans                              rkvi_span
+ *   trees       tree_slots                             rkvi_tree_item
  *   turned rows max_turns * max_rows                   rkvi_turned_row
  *   angles      max_turns a sequence, each of ropes[]  f32 pairs
  *   per site:
@@ -255,7 +256,6 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *     items     max_items_site                         rkvi_item
  *     merges    max_merges_site                        rkvi_merge_item
  *     nodes     max_nodes_site                         rkvi_node
- *     trees     tree_slots                             rkvi_tree_item
  * The plan holds itself against the same maxima. */
 static void size_tables(sum *x, rkvi_config *cfg)
 {
@@ -266,12 +266,12 @@ static void size_tables(sum *x, rkvi_config *cfg)
                         table(x, cfg->max_rows, sizeof(rkvi_new_cell)));
     step = add(x, step, table(x, cfg->max_rows / cfg->tile_cells + 2 * n_seq, sizeof(uint64_t)));
     const uint64_t a_class =
-        add(x, table(x, n_seq, sizeof(rkvi_entry)), table(x, cfg->max_spans, sizeof(rkvi_span)));
+        add(x, table(x, n_seq, RKVI_ENTRY_ROOM), table(x, cfg->max_spans, sizeof(rkvi_span)));
     uint64_t a_site = add(x, table(x, cfg->capacity_tiles, sizeof(uint64_t)),
                           table(x, cfg->max_items_site, sizeof(rkvi_item)));
     a_site = add(x, a_site, table(x, cfg->max_merges_site, sizeof(rkvi_merge_item)));
     a_site = add(x, a_site, table(x, cfg->max_nodes_site, sizeof(rkvi_node)));
-    a_site = add(x, a_site, table(x, cfg->tree_slots, sizeof(rkvi_tree_item)));
+    step = add(x, step, table(x, cfg->tree_slots, sizeof(rkvi_tree_item)));
     step = add(x, step, mul(x, cfg->n_leaf_classes, a_class));
     if (cfg->turned_floats)
         step = add(x, step, table(x, mul(x, cfg->max_turns, cfg->max_rows), sizeof(rkvi_turned_row)));

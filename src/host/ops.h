@@ -69,6 +69,15 @@ typedef struct rkvi_entry {
     uint32_t n_rows;
 } rkvi_entry;
 
+/* Accepted counts that only the GPU knows yet.  A step that verifies drafts and
+ * is followed by another one before the host has read how many were accepted
+ * needs positions and lengths that follow from a count on the device.  Room is
+ * kept for that: one u32 an entry, all of them behind its class's entries, from which a small kernel at the step's start would set
+ * rows[].pos, the last spans' counts and the new cells' places, all of them in
+ * tables that the device may write.  Kernels of attention would not change.
+ * Nothing writes or reads these words yet. */
+#define RKVI_ENTRY_ROOM (sizeof(rkvi_entry) + sizeof(uint32_t))
+
 /* A row sees cell at position x when lo <= x < hi, lo and hi being the site's
  * mask applied to pos, cut by [from, to).  rkvi_visible() below. */
 typedef struct rkvi_row {

@@ -51,7 +51,8 @@ rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg)
     p->launches = calloc(p->launches_room, sizeof *p->launches);
     p->tile_launch = calloc(cfg->n_sites * cfg->capacity_tiles, sizeof *p->tile_launch);
     p->leaf_launch = calloc(max_spans, sizeof *p->leaf_launch);
-    if (p->work && p->sites && p->launches && p->tile_launch && p->leaf_launch &&
+    p->tree_slot0 = calloc(cfg->n_sequences, sizeof *p->tree_slot0);
+    if (p->work && p->tree_slot0 && p->sites && p->launches && p->tile_launch && p->leaf_launch &&
         work_init(p->work, cfg) == RKV_OK && rkvi_plan_turns_init(&p->turns, cfg))
         return RKV_OK;
     rkvi_plan_free(p);
@@ -69,6 +70,7 @@ void rkvi_plan_free(rkvi_plan *p)
     free(p->launches);
     free(p->tile_launch);
     free(p->leaf_launch);
+    free(p->tree_slot0);
     *p = (rkvi_plan){0};
 }
 
@@ -244,20 +246,22 @@ static bool write_class(rkvi_plan *p, const rkvi_plan_view *v, uint32_t c, rkvi_
     rkvi_plan_class *pc = &p->classes[c];
     uint64_t *span0 = p->work->span0[c], n = 0;
     for (uint32_t e = 0; e < b->n_entries; e++) {
+        const rkvi_seq s = rkvi_plan_seq(v, e);
         span0[e] = n;
-        n += rkvi_seq_n_leaves(&v->seqs[b->entries[e].sequence], leaf);
+        n += rkvi_seq_n_leaves(&s, leaf);
     }
     span0[b->n_entries] = n;
-    if (n > v->cfg->max_spans || !rkvi_mirror_room(p, m, b->n_entries, sizeof(rkvi_entry), &pc->entries_off) ||
+    if (n > v->cfg->max_spans || !rkvi_mirror_room(p, m, b->n_entries, RKVI_ENTRY_ROOM, &pc->entries_off) ||
         !rkvi_mirror_room(p, m, n, sizeof(rkvi_span), &pc->spans_off))
         return false;
     rkvi_entry *entries = (rkvi_entry *)(m->host + pc->entries_off);
     rkvi_span *spans = (rkvi_span *)(m->host + pc->spans_off);
     for (uint32_t e = 0; e < b->n_entries; e++) {
         const rkvi_batch_entry *be = &b->entries[e];
-        rkvi_seq_spans(&v->seqs[be->sequence], leaf, spans + span0[e]);
+        const rkvi_seq s = rkvi_plan_seq(v, e);
+        rkvi_seq_spans(&s, leaf, spans + span0[e]);
         if (p->n_turned_rows)
-            rkvi_seq_leaf_turns(&v->seqs[be->sequence], leaf, p->turns.turns + (size_t)e * v->cfg->max_turns,
+            rkvi_seq_leaf_turns(&s, leaf, p->turns.turns + (size_t)e * v->cfg->max_turns,
                                 p->turns.n[e], p->turns.leaf_turn[c] + span0[e]);
         entries[e] = (rkvi_entry){.span0 = span0[e],
                                   .n_spans = span0[e + 1] - span0[e],
@@ -387,7 +391,8 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
     p->table_bytes = 0;
     rkvi_plan_turns_of(p, v);
     rkv_status s = launches_room(p);
-    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m) && rkvi_plan_write_turned(p, v, m);
+    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m) && rkvi_plan_write_turned(p, v, m) &&
+              rkvi_plan_write_trees(p, v, m);
     for (uint32_t c = 0; ok && c < v->cfg->n_leaf_classes; c++)
         ok = write_class(p, v, c, m);
     for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++) {

@@ -87,6 +87,8 @@ typedef struct rkvi_plan {
     uint64_t rows_off, cells_off, open_off;
     uint64_t n_new_cells, n_open;
     rkvi_plan_turns turns;
+    uint64_t trees_off, n_tree_rows;    /* 0: no token trees */
+    uint64_t *tree_slot0;               /* [entry] partial of its first row */
     uint64_t turned_off, n_turned_rows; /* 0: no leaf wants a turned q */
     uint64_t table_bytes;        /* used of the mirror */
     uint64_t n_bases;            /* tiles of all entries */

@@ -493,6 +493,20 @@ static bool give_slots(site_plan *sp, rkvi_item *items)
     return true;
 }
 
+/* A token tree's node comes last in the merge to the output that was added last. */
+static bool add_tree_node(site_plan *sp, uint32_t e, uint32_t row)
+{
+    rkvi_plan_work *w = sp->w;
+    if (!sp->v->batch->entries[e].is_tree)
+        return true;
+    if (w->n_nodes == sp->v->cfg->max_nodes_site)
+        return false;
+    sp->merges[w->n_merges - 1].n_nodes++;
+    sp->nodes[w->n_nodes++] =
+        (rkvi_node){.leaf0 = sp->span0[e + 1] - sp->span0[e], .slot = sp->p->tree_slot0[e] + row};
+    return true;
+}
+
 static bool merge_decode(site_plan *sp, uint32_t e)
 {
     rkvi_entry_nodes *nodes = &sp->w->nodes[e];
@@ -501,7 +515,7 @@ static bool merge_decode(site_plan *sp, uint32_t e)
                                   .n_nodes = (uint32_t)nodes->n_live,
                                   .dst = RKVI_TO_OUT};
     qsort(nodes->live, nodes->n_live, sizeof *nodes->live, by_leaf);
-    return add_merge(sp, &item, nodes->live);
+    return add_merge(sp, &item, nodes->live) && add_tree_node(sp, e, 0);
 }
 
 /* A block's state is the one node, in the slot of its first row. */
@@ -518,7 +532,7 @@ static bool merge_prefill(site_plan *sp, uint32_t e)
                                       .n_nodes = w->block_seen[be->row0 + row],
                                       .dst = RKVI_TO_OUT};
         w->nodes[e].slot0 = (uint64_t)be->row0 + row;
-        if (!add_merge(sp, &item, &state))
+        if (!add_merge(sp, &item, &state) || !add_tree_node(sp, e, row))
             return false;
     }
     return true;

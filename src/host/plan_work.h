@@ -48,6 +48,10 @@ void rkvi_plan_turns_free(rkvi_plan_turns *t);
 void rkvi_plan_turns_of(rkvi_plan *p, const rkvi_plan_view *v); /* and rounds */
 bool rkvi_plan_write_turned(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);
 
+/* plan_tree.c */
+rkvi_seq rkvi_plan_seq(const rkvi_plan_view *v, uint32_t e); /* what an entry has leaves of */
+bool rkvi_plan_write_trees(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);
+
 /* plan_site.c: the launches, items, merges and nodes of one site. */
 rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_mirror *m);
 

@@ -10,6 +10,7 @@ void rkvi_seq_free(rkvi_seq *s)
 {
     free(s->segments);
     free(s->tiles);
+    free(s->tree_pos);
     *s = (rkvi_seq){0};
 }
 

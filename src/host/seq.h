@@ -33,6 +33,8 @@ typedef struct rkvi_seq {
     uint32_t n_tiles, tiles_room;
     uint64_t n_cells;
     uint32_t first_open; /* cache's: tiles before it are in window or tail, or on their way, in every KV layer */
+    uint32_t n_tree;   /* cells of a token tree at the end, whose positions are made up until some are accepted */
+    int64_t *tree_pos; /* theirs; NULL until the first tree */
 } rkvi_seq;
 
 void rkvi_seq_free(rkvi_seq *s);
@@ -77,6 +79,20 @@ uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells);
 /* Writes the leaves' spans; returns how many. */
 uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, rkvi_span *out);
 
+/* ---- seq_tree.c
+ * A token tree's cells were appended as usual, from one position behind the
+ * end on.  Set tells what they are; from reserve on it can't fail. */
+rkv_status rkvi_seq_tree_reserve(rkvi_seq *s);
+void rkvi_seq_tree_set(rkvi_seq *s, const rkvi_row *rows, uint32_t n);
+/* The sequence without its last n cells, which are a token tree: shares s's lists. */
+rkvi_seq rkvi_seq_before(const rkvi_seq *s, uint32_t n);
+int64_t rkvi_seq_accepted_end(const rkvi_seq *s);       /* last position + 1 before the tree */
+rkvi_segment rkvi_seq_tree_begin(const rkvi_seq *s);    /* the tree's first segment */
+/* The tree's first n places now hold its cells cells[0] .., with their positions;
+ * the others are cut.  Room for n segments more was reserved.  Returns how many
+ * tiles stand behind tiles[n_tiles) for the caller to release. */
+uint32_t rkvi_seq_accept(rkvi_seq *s, const uint32_t *cells, uint32_t n, uint32_t tile_cells);
+
 /* ---- seq_shift.c
  * Adds delta to pos and turn of the cells at positions [from, to), cutting
  * segments at its edges, or joining them where they go on with each other again.  The check tells whether positions would stay below
@@ -88,6 +104,8 @@ rkv_status rkvi_seq_shift_check(const rkvi_seq *s, int64_t from, int64_t to, int
 void rkvi_seq_shift(rkvi_seq *s, int64_t from, int64_t to, int64_t delta);
 /* The turns other than 0, in order of first appearance; returns how many. */
 uint32_t rkvi_seq_turns(const rkvi_seq *s, uint32_t room, int64_t *out);
+/* Stretches of one turn other than 0 among the cells at positions [from, to). */
+uint32_t rkvi_seq_n_turned(const rkvi_seq *s, int64_t from, int64_t to);
 /* Runs of segments of one turn, 0 or not. */
 uint32_t rkvi_seq_n_stretches(const rkvi_seq *s);
 /* Of each leaf: 0, or 1 + the index of its turn in turns[]. */

@@ -136,7 +136,7 @@ void rkvi_seq_shift(rkvi_seq *s, int64_t from, int64_t to, int64_t delta)
     range r = find_range(s, from, to);
     if (r.a >= r.z || from >= to || delta == 0)
         return;
-    assert(s->n_segments + r.cuts_first + r.cuts_last <= s->segments_room);
+    assert(s->n_segments + r.cuts_first + r.cuts_last < s->segments_room);
     if (r.cuts_last) {
         rkvi_segment *g = &s->segments[r.z - 1];
         memmove(g + 1, g, (s->n_segments++ - (r.z - 1)) * sizeof *g);
@@ -179,6 +179,15 @@ uint32_t rkvi_seq_turns(const rkvi_seq *s, uint32_t room, int64_t *out)
         out[n++] = turn;
     }
     (void)room;
+    return n;
+}
+
+uint32_t rkvi_seq_n_turned(const rkvi_seq *s, int64_t from, int64_t to)
+{
+    const range r = find_range(s, from, to);
+    uint32_t n = 0;
+    for (uint32_t i = r.a; i < r.z; i++)
+        n += s->segments[i].turn != 0 && (i == r.a || s->segments[i].turn != s->segments[i - 1].turn);
     return n;
 }
 

@@ -36,6 +36,13 @@ static void copy_batch(rkvi_batch *to, const rkvi_batch *from)
     to->n_rows = from->n_rows;
     memcpy(to->entries, from->entries, from->n_entries * sizeof *to->entries);
     memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
+    for (uint32_t e = 0; e < from->n_entries; e++) {
+        const rkvi_batch_entry *be = &from->entries[e];
+        for (uint32_t i = be->row0; be->is_tree && i < be->row0 + be->n_rows; i++) {
+            to->stored[i] = from->stored[i];
+            to->masks[i] = from->masks[i];
+        }
+    }
 }
 
 /* Tells whether two batches are alike enough for a prediction to hold. */
@@ -446,4 +453,37 @@ void rkvi_step_abort(rkv_cache *h)
     h->now->abort_mark = h->compute.last;
     h->state = RKVI_STEP_IDLE;
     h->stats.aborted_steps++;
+}
+
+/* -------------------------------------------------------------------- accept */
+
+static rkv_status move_cells(rkv_cache *h, const rkvi_seq *seq, const uint32_t *cells, uint32_t n, void *stream)
+{
+    rkv_status s = follow(h, stream);
+    bool moved = false;
+    for (uint32_t layer = 0; layer < h->cfg.n_layers && s == RKV_OK; layer++) {
+        s = rkvi_launch_move(h, layer, seq, cells, n, stream);
+        moved = moved || s == RKV_OK;
+    }
+    if (s == RKV_OK)
+        s = mark_compute(h, stream);
+    if (s != RKV_OK && moved) { /* some KV layers' cells lie elsewhere by now */
+        poison(h);
+        return rkvi_handle_alive(h);
+    }
+    return rkvi_step_seen_status(h, s);
+}
+
+rkv_status rkvi_step_accept(rkv_cache *h, uint32_t sequence, const uint32_t *cells, uint32_t n, void *stream)
+{
+    uint32_t n_still = 0;
+    while (n_still < n && cells[n_still] == n_still)
+        n_still++;
+    if (n_still < n) {
+        const rkv_status s = move_cells(h, &h->cache.seqs[sequence], cells, n, stream);
+        if (s != RKV_OK)
+            return s;
+    }
+    rkvi_cache_sequence_accept(&h->cache, sequence, cells, n);
+    return RKV_OK;
 }

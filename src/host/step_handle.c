@@ -95,13 +95,17 @@ static rkv_status batch_room(rkvi_batch *b, const rkvi_config *cfg)
 {
     b->entries = calloc(cfg->n_sequences, sizeof *b->entries);
     b->rows = calloc(cfg->max_rows, sizeof *b->rows);
-    return b->entries && b->rows ? RKV_OK : RKV_E_HOST_MEMORY;
+    b->stored = calloc(cfg->max_rows, sizeof *b->stored);
+    b->masks = calloc(cfg->max_rows, sizeof *b->masks);
+    return b->entries && b->rows && b->stored && b->masks ? RKV_OK : RKV_E_HOST_MEMORY;
 }
 
 static void batch_free(rkvi_batch *b)
 {
     free(b->entries);
     free(b->rows);
+    free(b->stored);
+    free(b->masks);
 }
 
 static rkv_status alloc_host(rkv_cache *h)
@@ -341,8 +345,8 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->link_bytes_per_s = c->link_bytes_per_s;
     out->ring_rule_bytes = c->ring_rule_bytes;
     out->step_ns = c->step_ns;
-    out->n_rope_frequencies = c->has_rope ? c->ropes[0].n : 0;
-    out->rope_pairing = c->has_rope ? c->ropes[0].pairing : 0;
+    out->n_rope_frequencies = c->n_rope;
+    out->rope_pairing = c->rope_pairing;
     out->max_turns = c->max_turns;
     out->host_link_bytes_per_s = c->host.link_bytes_per_s;
     out->host_copy_cost_ns = c->host.copy_cost_ns;
@@ -409,10 +413,21 @@ void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_st
 {
     const rkvi_seq *s = &h->cache.seqs[sequence];
     out->n_tiles = s->n_tiles;
-    out->n_cells = s->n_cells;
-    out->pos_begin = rkvi_seq_pos_begin(s);
-    out->pos_end = rkvi_seq_pos_end(s);
+    out->n_cells = s->n_cells - s->n_tree;
+    out->pos_begin = out->n_cells ? rkvi_seq_pos_begin(s) : 0;
+    out->pos_end = rkvi_seq_accepted_end(s);
     out->n_segments = s->n_segments;
+    out->n_tree_cells = s->n_tree;
+}
+
+uint32_t rkvi_handle_sequence_tree(const rkv_cache *h, uint32_t sequence, const int64_t **out_pos, int64_t *out_end)
+{
+    const rkvi_seq *s = &h->cache.seqs[sequence];
+    if (out_pos)
+        *out_pos = s->tree_pos;
+    if (out_end)
+        *out_end = rkvi_seq_accepted_end(s);
+    return s->n_tree;
 }
 
 int64_t rkvi_handle_first_pos(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
@@ -427,10 +442,11 @@ int64_t rkvi_handle_first_pos(const rkv_cache *h, uint32_t sequence, int64_t fro
 
 uint64_t rkvi_handle_ranges(const rkv_cache *h, uint32_t sequence, rkv_pos_range *out, uint64_t room)
 {
+    const rkvi_seq s = rkvi_seq_before(&h->cache.seqs[sequence], h->cache.seqs[sequence].n_tree);
     rkv_pos_range r;
     uint32_t at = 0;
     uint64_t n = 0;
-    for (; rkvi_seq_range(&h->cache.seqs[sequence], &at, &r.from, &r.to); n++)
+    for (; rkvi_seq_range(&s, &at, &r.from, &r.to); n++)
         if (n < room)
             out[n] = r;
     return n;

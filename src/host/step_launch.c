@@ -302,8 +302,75 @@ rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
     return s;
 }
 
+/* --------------------------------------------------------------- token trees */
+
+static void tree_ranges(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_geom *g = &c->layer->geom;
+    const unsigned char *m = h->now->mirror.host;
+    const rkvi_tree_item *items = (const rkvi_tree_item *)(m + h->plan.trees_off);
+    const rkvi_new_cell *cells = (const rkvi_new_cell *)(m + h->plan.cells_off);
+    const uint64_t *bases = (const uint64_t *)(m + c->plan->bases_off);
+    if (!h->dev->wants_ranges)
+        return;
+    add_table(h, h->plan.trees_off, h->plan.n_tree_rows * sizeof *items);
+    add_table(h, h->plan.rows_off, h->batch.n_rows * sizeof(rkvi_row));
+    add_table(h, h->plan.cells_off, h->plan.n_new_cells * sizeof *cells);
+    add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof *bases);
+    add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, g->dk, RKVI_READ);
+    for (uint64_t i = 0; i < h->plan.n_tree_rows; i++) {
+        const rkvi_new_cell *cell = &cells[items[i].cell0 + items[i].row];
+        add_range(h, (void *)(uintptr_t)bases[cell->base], g->n_heads * g->head_bytes, RKVI_READ);
+        add_partials(h, c, items[i].slot, 1, RKVI_WRITE);
+    }
+}
+
+static rkv_status launch_trees(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_tree_args args = {.geom = c->layer->geom,
+                                 .rows = table(h, h->plan.rows_off),
+                                 .bases = table(h, c->plan->bases_off),
+                                 .cells = table(h, h->plan.cells_off),
+                                 .items = table(h, h->plan.trees_off),
+                                 .partials = h->partials,
+                                 .q = c->a->q,
+                                 .mask = c->site->mask,
+                                 .q_heads = c->site->n_q_heads,
+                                 .scale = c->site->scale,
+                                 .softcap = c->site->softcap};
+    rkvi_launch l = {.op = RKVI_OP_TREE, .args_bytes = sizeof args, .args = &args,
+                     .grid = h->plan.n_tree_rows * c->site->n_q_heads};
+    if (h->plan.n_tree_rows == 0)
+        return RKV_OK;
+    tree_ranges(h, c);
+    h->stats.extra_launches++;
+    return launch(h, &l, c->stream);
+}
+
+rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
+                            void *stream)
+{
+    const rkvi_geom *g = &h->cfg.layers[layer].geom;
+    const rkvi_segment begin = rkvi_seq_tree_begin(s);
+    rkvi_move_args args = {.geom = *g, .first = begin.first, .n = n};
+    rkvi_launch l = {.op = RKVI_OP_MOVE, .args_bytes = sizeof args, .args = &args, .grid = g->n_heads};
+    const uint32_t n_tiles = (begin.first + s->n_tree - 1) / g->tile_cells + 1;
+    for (uint32_t t = 0; t < n_tiles; t++) {
+        const rkvi_tile_layer *tl = rkvi_tile_layer_at(&h->cache.tiles, s->tiles[begin.tile_index + t], layer);
+        args.tiles[t] = tl->device_addr;
+        add_range(h, (void *)(uintptr_t)tl->device_addr, g->n_heads * g->head_bytes, RKVI_READ | RKVI_WRITE);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        args.from[i] = (uint8_t)cells[i];
+    h->stats.extra_launches++;
+    return launch(h, &l, stream);
+}
+
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
 {
+    const rkv_status s = launch_trees(h, c);
+    if (s != RKV_OK)
+        return s;
     if (h->dev->wants_ranges) {
         add_tensor(h, &c->a->out, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dv, RKVI_WRITE);
         for (uint32_t r = 0; c->a->lse && r < h->batch.n_rows; r++)

@@ -105,7 +105,12 @@ rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c);
 /* The decode and prefill items of launch g, then its merges. */
 rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g);
+/* Token trees' partials, then the last merge. */
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
+
+/* Accepted cells of the token tree at a sequence's end, in one KV layer. */
+rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
+                            void *stream);
 
 /* The status of a device call: a fault poisons the handle. */
 rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s);
