@@ -237,6 +237,54 @@ static void test_random(void **state)
         random_shifts(RKV_TYPE_Q8_0, FX_SIM, seed + s, 15);
 }
 
+/* Sixteen rows over so many stretches that their partials have no room at once,
+ * on the device or through the ring: the bits are those of rows asked one by one. */
+static void test_many_stretches(void **state)
+{
+    (void)state;
+    fx w[2];
+    uint64_t r = seed;
+    for (uint32_t i = 0; i < 2; i++) {
+        fx_model m = shift_model(RKV_TYPE_F16, i ? RKV_RESIDENT_ALL : RKV_RESIDENT_NONE);
+        m.params.capacity_cells = 4096;
+        m.params.max_turns = 100;
+        m.params.max_rows = 128;
+        fx_open(&w[i], &m);
+        fx_append(&w[i], 0, 4000, RKV_REGIME_PREFILL, 1000);
+    }
+    for (int64_t at = 3950; at > 0; at -= 41) {
+        const int64_t up = 1 + (int64_t)(fx_random(&r) % 100);
+        for (uint32_t i = 0; i < 2; i++)
+            fx_ok(rkv_sequence_shift(w[i].cache, 0, at, RKV_POS_END, up), "shift");
+    }
+    rkv_sequence_state q = {.struct_size = sizeof q};
+    fx_ok(rkv_sequence_info(w[0].cache, 0, &q), "info");
+    int64_t pos[128];
+    for (uint32_t k = 0; k < 128; k++)
+        pos[k] = q.pos_end - 128 + k;
+    fx_entry e = {.seq = 0, .rows = 16, .is_query = true, .tag = 5, .positions = pos + 112};
+    const uint64_t before = fx_stats(&w[1]).extra_launches;
+    for (uint32_t i = 0; i < 2; i++)
+        fx_step(&w[i], &e, 1);
+    assert_true(fx_same(&w[0], &w[1]));
+    const uint64_t extra = fx_stats(&w[1]).extra_launches - before;
+    for (uint32_t k = 0; k < 16; k++) {
+        const fx_entry one = {.seq = 0, .rows = 1, .is_query = true, .tag = 5 + k, .positions = pos + 112 + k};
+        fx_step(&w[1], &one, 1);
+        for (uint32_t s = 0; s < w[0].model.n_sites; s++)
+            for (uint32_t h = 0; h < w[0].model.sites[s].n_q_heads; h++)
+                for (uint32_t i = 0; i < DIM; i++)
+                    assert_true(fx_out(&w[0], s, k, h, i) == fx_out(&w[1], s, 0, h, i));
+    }
+    print_message("launches beyond one a site: %llu for sixteen rows\n", (unsigned long long)extra);
+    e = (fx_entry){.seq = 0, .rows = 128, .is_query = true, .tag = 5, .positions = pos, .regime = RKV_REGIME_PREFILL};
+    for (uint32_t i = 0; i < 2; i++)
+        fx_step(&w[i], &e, 1);
+    assert_true(fx_same(&w[0], &w[1]));
+    fx_close(&w[0]);
+    fx_close(&w[1]);
+}
+
 /* Turns that add up to nothing leave the bits of a sequence that was not shifted. */
 static void test_back_again(void **state)
 {
@@ -314,6 +362,7 @@ int main(void)
     seed = fx_seed();
     fill_frequencies();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_back_again),
+                                       cmocka_unit_test(test_many_stretches),
                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
