@@ -3,7 +3,7 @@
  * Shifted positions: against attention in f64 over K that are rotated explicitly,
  * with the same bits wherever the cells lie, in both regimes; what is refused.
  */
-#include "step_fixture.h"
+#include "state_fixture.h"
 
 #include "ops_rows.h"
 
@@ -173,6 +173,20 @@ static void truncate_to(world *w, uint64_t n)
     fx_truncate(&w->b, 0, n);
 }
 
+static void remove_range(world *w, int64_t from, int64_t to)
+{
+    uint64_t n = 0;
+    fx_ok(rkv_sequence_remove(w->a.cache, 0, from, to), "remove");
+    fx_ok(rkv_sequence_remove(w->b.cache, 0, from, to), "remove");
+    for (uint64_t i = 0; i < w->a.n_cells[0]; i++)
+        if (w->a.cells[0][i].pos < from || w->a.cells[0][i].pos >= to) {
+            w->turn[n] = w->turn[i];
+            w->a.cells[0][n] = w->b.cells[0][n] = w->a.cells[0][i];
+            n++;
+        }
+    w->a.n_cells[0] = w->b.n_cells[0] = n;
+}
+
 static void open_world(world *w, rkv_type type, uint32_t max_turns, fx_executor executor, uint64_t executor_seed)
 {
     fx_model m = shift_model(type, RKV_RESIDENT_NONE);
@@ -211,8 +225,10 @@ static void random_shifts(rkv_type type, fx_executor executor, uint64_t s, uint3
         /* up for all that follow, or back down by as much as there is room for */
         rkv_status st = shift(w, from, i % 3 ? RKV_POS_END : to, i % 4 ? up : -up);
         n_done += st == RKV_OK;
+        if (i % 5 == 2)
+            remove_range(w, w->a.cells[0][n / 3].pos, w->a.cells[0][n / 3 + fx_random(&r) % 20].pos);
         if (i % 5 == 4)
-            truncate_to(w, n - fx_random(&r) % 30);
+            truncate_to(w, w->a.n_cells[0] - fx_random(&r) % 30);
         const uint32_t rows = 1 + (uint32_t)(fx_random(&r) % (i % 2 ? 16 : 60));
         append(w, rows, i % 2 ? RKV_REGIME_DECODE : RKV_REGIME_PREFILL, tag);
         tag += rows;
@@ -283,6 +299,84 @@ static void test_many_stretches(void **state)
     assert_true(fx_same(&w[0], &w[1]));
     fx_close(&w[0]);
     fx_close(&w[1]);
+}
+
+/* Twenty times: the first 20 cells stay, 150 after them go, the rest moves down,
+ * and new ones fill up to 500.  The error is that of a sequence as long which was
+ * never shifted, but for one rounding of q. */
+static void context_shift(rkv_type type, fx_executor executor, uint32_t rounds)
+{
+    world *w = calloc(1, sizeof *w);
+    double plain = 0, worst = 0;
+    uint64_t tag = 100000;
+    open_world(w, type, 0, executor, seed);
+    append(w, 500, RKV_REGIME_PREFILL, tag);
+    for (uint32_t i = 0; i < 4; i++) {
+        append(w, 1, RKV_REGIME_DECODE, tag += 1000);
+        plain = fmax(plain, last_row_error(w, tag));
+    }
+    for (uint32_t i = 0; i < rounds; i++) {
+        remove_range(w, 20, 20 + 150);
+        assert_int_equal(shift(w, 20 + 150, RKV_POS_END, -150), RKV_OK);
+        assert_int_equal(w->a.cells[0][w->a.n_cells[0] - 1].pos, w->a.n_cells[0] - 1);
+        append(w, 500 - (uint32_t)w->a.n_cells[0], i % 3 ? RKV_REGIME_PREFILL : RKV_REGIME_AUTO, tag += 1000);
+        append(w, 1 + i % 4, RKV_REGIME_DECODE, tag += 1000);
+        worst = fmax(worst, last_row_error(w, tag + i % 4));
+    }
+    const rkv_cache_stats s = fx_stats(&w->a);
+    print_message("executor %d, type %u: rms error %.2e, %.2e over %u shifts; %llu bytes demoted, %llu brought back\n",
+                  (int)executor, (unsigned)type, plain, worst, rounds, (unsigned long long)s.demoted_bytes,
+                  (unsigned long long)s.brought_back_bytes);
+    assert_true(fx_layer(&w->a, 0).tail_tiles > 20);
+    assert_true(worst < 2 * plain + (fx_gpu ? 3e-4 : 2e-8));
+    close_world(w);
+}
+
+static void test_context_shift(void **state)
+{
+    (void)state;
+    context_shift(RKV_TYPE_Q8_0, FX_HOST, 20);
+    context_shift(RKV_TYPE_F16, FX_HOST, 20);
+    context_shift(RKV_TYPE_Q8_0, FX_CHECK, 5);
+    context_shift(RKV_TYPE_Q8_0, FX_SIM, 5);
+}
+
+/* A shifted sequence is saved with its turns, and goes on in a cache of another
+ * residency; caches that could not turn q as it asks refuse it. */
+static void test_state(void **state)
+{
+    (void)state;
+    world *w = calloc(1, sizeof *w);
+    fx other;
+    fx_bytes bytes = {0};
+    open_world(w, RKV_TYPE_Q8_0, 0, FX_HOST, 1);
+    append(w, 200, RKV_REGIME_PREFILL, 1000);
+    assert_int_equal(shift(w, 150, RKV_POS_END, 3000), RKV_OK);
+    assert_int_equal(shift(w, 50, 150, 77), RKV_OK);
+    fx_save(&w->a, 0, &bytes);
+    fx_clear(&w->b, 0);
+    fx_ok(fx_load(&w->b, 0, &bytes, true), "load");
+    fx_copy_record(&w->b, 0, &w->a, 0);
+    append(w, 3, RKV_REGIME_DECODE, 2000);
+    assert_true(last_row_error(w, 2002) < limit());
+    static const char *const sentences[] = {"max_turns 1", "other RoPE frequencies", "k_form", "without the rotary"};
+    for (uint32_t i = 0; i < 4; i++) {
+        fx_model m = shift_model(RKV_TYPE_Q8_0, RKV_RESIDENT_ALL);
+        m.params.max_turns = i == 0;
+        if (i == 1)
+            m.layers[1].rope.frequencies = frequencies[0];
+        if (i == 2)
+            m.layers[2].k_form = RKV_K_OTHER;
+        if (i == 3)
+            m.params.rope = (rkv_rope_params){0};
+        fx_open(&other, &m);
+        bytes.read = 0;
+        assert_int_equal(fx_load(&other, 0, &bytes, true), RKV_E_DATA);
+        assert_non_null(strstr(rkv_error_message(), sentences[i]));
+        fx_close(&other);
+    }
+    fx_bytes_free(&bytes);
+    close_world(w);
 }
 
 /* Turns that add up to nothing leave the bits of a sequence that was not shifted. */
@@ -361,7 +455,8 @@ int main(void)
 #endif
     seed = fx_seed();
     fill_frequencies();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_back_again),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_context_shift),
+                                       cmocka_unit_test(test_back_again), cmocka_unit_test(test_state),
                                        cmocka_unit_test(test_many_stretches),
                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot)};
     return cmocka_run_group_tests(tests, NULL, NULL);
