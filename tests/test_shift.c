@@ -26,7 +26,7 @@ static float frequencies[2][DIM / 2];
 /* What a sequence holds, with the turn of each cell: the record beside fx's. */
 typedef struct world {
     fx a, b;              /* b: everything resident */
-    int64_t turn[CELLS * 2];
+    int64_t turn[FX_SEQS][CELLS * 2];
 } world;
 
 static void fill_frequencies(void)
@@ -50,6 +50,7 @@ static fx_model shift_model(rkv_type type, uint64_t resident)
     m.layers[2].k_form = RKV_K_PLAIN;
     m.params.rope = (rkv_rope_params){frequencies[0], DIM / 2, 0};
     m.sites[1].softcap = 20;
+    m.params.n_sequences = FX_SEQS;
     return m;
 }
 
@@ -90,11 +91,12 @@ static void stored(const fx_model *m, uint32_t layer, uint64_t tag, float *k, fl
 }
 
 /* The squared error of one row of the last step at one site. */
-static double row_error(const world *w, uint32_t site, uint32_t row, uint64_t qtag, uint64_t n_seen)
+static double row_error(const world *w, uint32_t seq, uint32_t site, uint32_t row, uint64_t qtag)
 {
     const fx *f = &w->a;
     const rkv_site_params *sp = &f->model.sites[site];
     const uint32_t group = sp->n_q_heads / f->model.layers[site].n_kv_heads;
+    const uint64_t n_seen = f->n_cells[seq];
     static double s[2 * CELLS], kd[DIM];
     static float v[2 * CELLS][2 * DIM];
     float q[4 * DIM], k[2 * DIM];
@@ -103,8 +105,8 @@ static double row_error(const world *w, uint32_t site, uint32_t row, uint64_t qt
     for (uint32_t h = 0; h < sp->n_q_heads; h++) {
         double m = -INFINITY, sum = 0, out[DIM] = {0};
         for (uint64_t i = 0; i < n_seen; i++) {
-            stored(&f->model, site, f->cells[0][i].tag, k, v[i]);
-            turned_k(k + h / group * DIM, site, w->turn[i], kd);
+            stored(&f->model, site, f->cells[seq][i].tag, k, v[i]);
+            turned_k(k + h / group * DIM, site, w->turn[seq][i], kd);
             s[i] = 0;
             for (uint32_t j = 0; j < DIM; j++)
                 s[i] += (double)q[h * DIM + j] * kd[j];
@@ -134,7 +136,7 @@ static void append(world *w, uint32_t rows, uint32_t regime, uint64_t tag)
     fx_append(&w->b, 0, rows, regime, tag);
     assert_true(fx_same(&w->a, &w->b));
     for (uint64_t i = n; i < w->a.n_cells[0]; i++)
-        w->turn[i] = 0;
+        w->turn[0][i] = 0;
 }
 
 /* The last cell's row at all sites; the root of the mean squared error. */
@@ -142,7 +144,7 @@ static double last_row_error(const world *w, uint64_t tag)
 {
     double e = 0;
     for (uint32_t site = 0; site < w->a.model.n_sites; site++)
-        e += row_error(w, site, w->a.n_rows - 1, tag, w->a.n_cells[0]);
+        e += row_error(w, 0, site, w->a.n_rows - 1, tag);
     return sqrt(e / w->a.model.n_sites);
 }
 
@@ -162,7 +164,7 @@ static rkv_status shift(world *w, int64_t from, int64_t to, int64_t delta)
     for (uint64_t i = 0; i < w->a.n_cells[0] && s == RKV_OK; i++)
         if (w->a.cells[0][i].pos >= from && w->a.cells[0][i].pos < to) {
             w->a.cells[0][i].pos = w->b.cells[0][i].pos += delta;
-            w->turn[i] += delta;
+            w->turn[0][i] += delta;
         }
     return s;
 }
@@ -180,7 +182,7 @@ static void remove_range(world *w, int64_t from, int64_t to)
     fx_ok(rkv_sequence_remove(w->b.cache, 0, from, to), "remove");
     for (uint64_t i = 0; i < w->a.n_cells[0]; i++)
         if (w->a.cells[0][i].pos < from || w->a.cells[0][i].pos >= to) {
-            w->turn[n] = w->turn[i];
+            w->turn[0][n] = w->turn[0][i];
             w->a.cells[0][n] = w->b.cells[0][n] = w->a.cells[0][i];
             n++;
         }
@@ -264,6 +266,7 @@ static void test_many_stretches(void **state)
         fx_model m = shift_model(RKV_TYPE_F16, i ? RKV_RESIDENT_ALL : RKV_RESIDENT_NONE);
         m.params.capacity_cells = 4096;
         m.params.max_turns = 100;
+        m.params.n_sequences = 1;
         m.params.max_rows = 128;
         fx_open(&w[i], &m);
         fx_append(&w[i], 0, 4000, RKV_REGIME_PREFILL, 1000);
@@ -341,6 +344,49 @@ static void test_context_shift(void **state)
     context_shift(RKV_TYPE_Q8_0, FX_SIM, 5);
 }
 
+/* Sequences that share shifted cells, from the beginning or from the middle on,
+ * and are shifted on by themselves. */
+static void test_shared(void **state)
+{
+    (void)state;
+    world *w = calloc(1, sizeof *w);
+    fx *f[2] = {&w->a, &w->b};
+    open_world(w, RKV_TYPE_F16, 0, FX_CHECK, seed);
+    append(w, 210, RKV_REGIME_PREFILL, 1000);
+    assert_int_equal(shift(w, 60, RKV_POS_END, 500), RKV_OK);
+    append(w, 20, RKV_REGIME_PREFILL, 2000);
+    for (uint32_t i = 0; i < 2; i++) {
+        fx_ok(rkv_sequence_fork(f[i]->cache, 1, 0), "fork");
+        fx_copy_record(f[i], 1, f[i], 0);
+        fx_ok(rkv_sequence_append_from(f[i]->cache, 2, 0, 40, RKV_POS_END), "append_from");
+        fx_copy_record(f[i], 2, f[i], 0);
+        f[i]->n_cells[2] -= 40;
+        memmove(f[i]->cells[2], f[i]->cells[2] + 40, f[i]->n_cells[2] * sizeof *f[i]->cells[2]);
+        fx_ok(rkv_sequence_shift(f[i]->cache, 1, 600, RKV_POS_END, 7), "shift");
+        for (uint64_t k = 100; k < f[i]->n_cells[1]; k++)
+            f[i]->cells[1][k].pos += 7;
+    }
+    for (uint32_t k = 0; k < 230; k++) {
+        w->turn[1][k] = w->turn[0][k] + (k >= 100 ? 7 : 0);
+        w->turn[2][k] = k + 40 < 230 ? w->turn[0][k + 40] : 0;
+    }
+    for (uint32_t step = 0; step < 6; step++) {
+        const uint32_t regime = step % 3 == 2 ? RKV_REGIME_PREFILL : RKV_REGIME_DECODE;
+        const fx_entry e[3] = {{.seq = 2, .rows = 1 + step, .tag = 3000 + 100 * step, .regime = regime},
+                               {.seq = 0, .rows = 2, .tag = 13000 + 100 * step, .regime = regime},
+                               {.seq = 1, .rows = 1, .tag = 23000 + 100 * step, .regime = regime}};
+        fx_step(&w->a, e, 3);
+        fx_step(&w->b, e, 3);
+        assert_true(fx_same(&w->a, &w->b));
+        for (uint32_t i = 0, row = 0; i < 3; i++) {
+            row += e[i].rows;
+            for (uint32_t site = 0; site < 3; site++)
+                assert_true(sqrt(row_error(w, e[i].seq, site, row - 1, e[i].tag + e[i].rows - 1)) < limit());
+        }
+    }
+    close_world(w);
+}
+
 /* A shifted sequence is saved with its turns, and goes on in a cache of another
  * residency; caches that could not turn q as it asks refuse it. */
 static void test_state(void **state)
@@ -407,7 +453,7 @@ static void test_refused(void **state)
     assert_non_null(strstr(rkv_error_message(), "negative"));
     assert_int_equal(shift(w, 0, RKV_POS_END, RKV_POS_END - 50), RKV_E_ARGUMENT);
     assert_int_equal(shift(w, 5, 4, 1), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_sequence_shift(w->a.cache, 1, 0, 1, 1), RKV_E_SEQUENCE);
+    assert_int_equal(rkv_sequence_shift(w->a.cache, FX_SEQS, 0, 1, 1), RKV_E_SEQUENCE);
     assert_int_equal(shift(w, 200, 300, -100), RKV_OK); /* no cell there */
     for (int64_t i = 9; i > 1; i--) /* eight stretches, each by a delta of its own */
         assert_int_equal(shift(w, 10 * i, RKV_POS_END, 1), RKV_OK);
@@ -456,7 +502,7 @@ int main(void)
     seed = fx_seed();
     fill_frequencies();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_context_shift),
-                                       cmocka_unit_test(test_back_again), cmocka_unit_test(test_state),
+                                       cmocka_unit_test(test_back_again), cmocka_unit_test(test_state), cmocka_unit_test(test_shared),
                                        cmocka_unit_test(test_many_stretches),
                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot)};
     return cmocka_run_group_tests(tests, NULL, NULL);
