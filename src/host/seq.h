@@ -74,7 +74,7 @@ uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t 
 bool rkvi_seq_range(const rkvi_seq *s, uint32_t *at, int64_t *out_from, int64_t *out_to);
 
 uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells);
-/* Writes the leaves' spans; returns how many. */
-uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, rkvi_span *out);
+/* Writes the leaves' spans from leaf `skip` on, with items of tiles[]; returns how many. */
+uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, rkvi_span *out);
 
 #endif

@@ -149,7 +149,7 @@ static rkv_status make_ring(rkv_cache *h)
     if (cfg->ring_bytes == 0)
         return RKV_OK;
     rkv_status s = rkvi_ring_init(&h->ring, cfg->ring_bytes, cfg->copy_bytes, smallest,
-                                  (uint32_t)(tail_sites * cfg->capacity_tiles));
+                                  (uint32_t)(tail_sites * cfg->max_bases));
     h->ring.join = !(cfg->flags & RKV_FLAG_NO_JOIN) && cfg->mode == RKV_MODE_RING;
     return s;
 }
