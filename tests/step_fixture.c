@@ -440,6 +440,31 @@ void fx_clear(fx *w, uint32_t seq)
     w->n_cells[seq] = 0;
 }
 
+void fx_keep(fx *w, uint32_t seq)
+{
+    fx_ok(rkv_sequence_keep(w->cache, seq), "keep");
+    for (uint32_t i = 0; i < FX_SEQS; i++)
+        w->n_cells[i] = i == seq ? w->n_cells[i] : 0;
+}
+
+void fx_remove(fx *w, uint32_t seq, int64_t from, int64_t to)
+{
+    uint64_t n = 0;
+    fx_ok(rkv_sequence_remove(w->cache, seq, from, to), "remove");
+    for (uint64_t i = 0; i < w->n_cells[seq]; i++)
+        if (w->cells[seq][i].pos < from || w->cells[seq][i].pos >= to)
+            w->cells[seq][n++] = w->cells[seq][i];
+    w->n_cells[seq] = n;
+}
+
+void fx_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to)
+{
+    fx_ok(rkv_sequence_append_from(w->cache, dst, src, from, to), "append_from");
+    for (uint64_t i = 0; i < w->n_cells[src]; i++)
+        if (w->cells[src][i].pos >= from && w->cells[src][i].pos < to)
+            w->cells[dst][w->n_cells[dst]++] = w->cells[src][i];
+}
+
 void fx_close(fx *w)
 {
     if (w->cache && w->model.executor == FX_CHECK && rkvi_device_check_count(w->dev))
