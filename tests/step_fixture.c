@@ -405,15 +405,32 @@ static void drop_old(fx *w, uint32_t n)
         memmove(w->old, w->old + n, w->n_old * sizeof *w->old);
 }
 
-void fx_step(fx *w, const fx_entry *entries, uint32_t n)
+rkv_status fx_try_step(fx *w, const fx_entry *entries, uint32_t n)
 {
     const uint32_t n_before = w->n_old; /* aborted steps may still use them */
-    fx_ok(fx_begin(w, entries, n), "begin");
+    const rkv_status s = fx_begin(w, entries, n);
+    if (s != RKV_OK)
+        return s;
     for (uint32_t site = 0; site < w->model.n_sites; site++)
         fx_ok(fx_attend(w, site), "attend");
     fx_ok(fx_end(w, NULL, 0), "end");
     fx_ok(fx_sync(w), "sync");
     drop_old(w, n_before);
+    return RKV_OK;
+}
+
+rkv_status fx_check(fx *w, const fx_entry *entries, uint32_t n)
+{
+    rkv_batch_entry e[FX_SEQS];
+    for (uint32_t i = 0; i < n; i++)
+        to_public(&entries[i], &e[i]);
+    const rkv_batch b = {.struct_size = sizeof b, .n_entries = n, .entries = e};
+    return rkv_cache_check(w->cache, &b, 1);
+}
+
+void fx_step(fx *w, const fx_entry *entries, uint32_t n)
+{
+    fx_ok(fx_try_step(w, entries, n), "begin");
 }
 
 void fx_append(fx *w, uint32_t seq, uint32_t rows, uint32_t regime, uint64_t tag)

@@ -116,6 +116,10 @@ rkv_status fx_attend(fx *w, uint32_t site);
 rkv_status fx_end(fx *w, const fx_entry *next, uint32_t n_next);
 rkv_status fx_abort(fx *w);
 rkv_status fx_sync(fx *w); /* the results may be read */
+/* The whole step: what begin says; fails the test when another call fails. */
+rkv_status fx_try_step(fx *w, const fx_entry *entries, uint32_t n);
+/* What rkv_cache_check says to it. */
+rkv_status fx_check(fx *w, const fx_entry *entries, uint32_t n);
 /* The whole step; fails the test when a call fails. */
 void fx_step(fx *w, const fx_entry *entries, uint32_t n);
 /* rows cells of a sequence in one step. */

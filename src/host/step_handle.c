@@ -438,9 +438,9 @@ void rkvi_handle_clear(rkv_cache *h)
         rkvi_cache_sequence_remove(&h->cache, i, INT64_MIN, INT64_MAX);
 }
 
-void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
+rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
 {
-    rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
+    return rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
 }
 
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to)
