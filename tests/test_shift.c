@@ -18,6 +18,7 @@
 
 #define T 16u
 #define DIM 64u
+#define SEQS 4u
 #define CELLS 1024u
 
 static uint64_t seed;
@@ -26,7 +27,7 @@ static float frequencies[2][DIM / 2];
 /* What a sequence holds, with the turn of each cell: the record beside fx's. */
 typedef struct world {
     fx a, b;              /* b: everything resident */
-    int64_t turn[FX_SEQS][CELLS * 2];
+    int64_t turn[SEQS][CELLS * 2];
 } world;
 
 static void fill_frequencies(void)
@@ -50,7 +51,7 @@ static fx_model shift_model(rkv_type type, uint64_t resident)
     m.layers[2].k_form = RKV_K_PLAIN;
     m.params.rope = (rkv_rope_params){frequencies[0], DIM / 2, 0};
     m.sites[1].softcap = 20;
-    m.params.n_sequences = FX_SEQS;
+    m.params.n_sequences = SEQS;
     return m;
 }
 
@@ -453,7 +454,7 @@ static void test_refused(void **state)
     assert_non_null(strstr(rkv_error_message(), "negative"));
     assert_int_equal(shift(w, 0, RKV_POS_END, RKV_POS_END - 50), RKV_E_ARGUMENT);
     assert_int_equal(shift(w, 5, 4, 1), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_sequence_shift(w->a.cache, FX_SEQS, 0, 1, 1), RKV_E_SEQUENCE);
+    assert_int_equal(rkv_sequence_shift(w->a.cache, SEQS, 0, 1, 1), RKV_E_SEQUENCE);
     assert_int_equal(shift(w, 200, 300, -100), RKV_OK); /* no cell there */
     for (int64_t i = 9; i > 1; i--) /* eight stretches, each by a delta of its own */
         assert_int_equal(shift(w, 10 * i, RKV_POS_END, 1), RKV_OK);

@@ -17,6 +17,7 @@
 
 #define T 16u
 #define DIM 64u
+#define SEQS 4u
 
 static uint64_t seed;
 
@@ -35,7 +36,7 @@ static fx_model tree_model(uint64_t resident, fx_executor executor, uint64_t exe
     m.sites[local].softcap = 15;
     m.sinks[full] = true;
     fx_add_site(&m, full, 2);
-    m.params.n_sequences = FX_SEQS;
+    m.params.n_sequences = SEQS;
     m.params.draft_rows = 64;
     m.executor = executor;
     m.seed = executor_seed;
@@ -67,17 +68,17 @@ static void drafts(fx_executor executor, uint64_t s, uint32_t n_steps)
     fx_model ma = tree_model(RKV_RESIDENT_NONE, executor, s), mb = tree_model(RKV_RESIDENT_ALL, FX_HOST, s);
     fx_open(&a, &ma);
     fx_open(&b, &mb);
-    for (uint32_t q = 0; q < FX_SEQS; q++) {
+    for (uint32_t q = 0; q < SEQS; q++) {
         fx_append(&a, q, 70 + 13 * q, RKV_REGIME_PREFILL, 1000 * (q + 1));
         fx_append(&b, q, 70 + 13 * q, RKV_REGIME_PREFILL, 1000 * (q + 1));
     }
     for (uint32_t i = 0; i < n_steps; i++) {
-        fx_entry e[FX_SEQS];
+        fx_entry e[SEQS];
         uint32_t row = 0;
-        for (uint32_t q = 0; q < FX_SEQS; q++)
+        for (uint32_t q = 0; q < SEQS; q++)
             e[q] = (fx_entry){.seq = q, .rows = 1 + below(&r, 16), .tag = (s + i) * 4096 + q * 64};
-        fx_step(&a, e, FX_SEQS);
-        for (uint32_t q = 0; q < FX_SEQS; row += e[q++].rows) {
+        fx_step(&a, e, SEQS);
+        for (uint32_t q = 0; q < SEQS; row += e[q++].rows) {
             const uint32_t accepted = below(&r, e[q].rows + 1);
             for (uint32_t k = 0; k < accepted; k++) {
                 const fx_entry one = {.seq = q, .rows = 1, .tag = e[q].tag + k};

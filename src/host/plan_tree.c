@@ -5,13 +5,6 @@
  */
 #include "plan_work.h"
 
-rkvi_seq rkvi_plan_seq(const rkvi_plan_view *v, uint32_t e)
-{
-    const rkvi_batch_entry *be = &v->batch->entries[e];
-    const rkvi_seq *s = &v->seqs[be->sequence];
-    return be->is_tree ? rkvi_seq_before(s, be->n_new) : *s;
-}
-
 bool rkvi_plan_write_trees(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
 {
     const rkvi_batch *b = v->batch;

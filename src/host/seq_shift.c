@@ -199,12 +199,16 @@ uint32_t rkvi_seq_n_stretches(const rkvi_seq *s)
     return n;
 }
 
-void rkvi_seq_leaf_turns(const rkvi_seq *s, uint32_t leaf_cells, const int64_t *turns, uint32_t n_turns, uint8_t *out)
+void rkvi_seq_leaf_turns(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, const int64_t *turns, uint32_t n_turns,
+                         uint8_t *out)
 {
     for (uint32_t i = 0; i < s->n_segments; i++) {
         const rkvi_segment *g = &s->segments[i];
-        const uint32_t n = (g->first + g->count - 1) / leaf_cells - g->first / leaf_cells + 1;
+        uint64_t n = (g->first + g->count - 1) / leaf_cells - g->first / leaf_cells + 1;
+        const uint64_t skipped = skip < n ? skip : n;
         uint32_t k = 0;
+        skip -= skipped;
+        n -= skipped;
         while (g->turn && k < n_turns && turns[k] != g->turn)
             k++;
         memset(out, g->turn ? (int)k + 1 : 0, n);

@@ -51,7 +51,7 @@ rkv_status rkvi_step_accept(rkv_cache *h, uint32_t sequence, const uint32_t *cel
 
 /* Between steps only. */
 void rkvi_handle_clear(rkv_cache *h);
-void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
+rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* Positions: api has checked the range, and that the cache can shift at all. */
