@@ -25,6 +25,11 @@ static const char *executor_words(const cliff_curve *c)
 
 /* ---------------------------------------------------------------------- table */
 
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 static const char *const kind_names[CLIFF_KINDS] = {"cuBLAS", "cuBLASLt", "gemv"};
 
 static void print_gpu_head(const cliff_curve *c, FILE *f)
@@ -71,8 +76,14 @@ static void print_head(const cliff_curve *c, FILE *f)
     fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s%s\n", o->steps, o->warm_steps,
             (unsigned long long)o->seed, m->executor == CLIFF_SIM ? "mean" : "median",
             o->waits ? "; the host waits for each step" : "");
-    if (is_cuda)
+    if (is_cuda) {
+        const double tail_cells = larger(0, (double)c->sizes.free_zone_cells - (double)o->window_tiles * CLIFF_TILE_CELLS);
+        const double cell_bytes =
+            (double)cliff_tile_bytes(&o->shape) / CLIFF_TILE_CELLS * cliff_streaming_sites(&o->shape);
+        fprintf(f, "estimate: the tail is free up to %llu cells, %.1f MB of tail\n",
+                (unsigned long long)c->sizes.free_zone_cells, tail_cells * cell_bytes * MB);
         return;
+    }
     fprintf(f, "%.1f us a copy, %.2f us a further row of it\n", (double)m->copy_cost_ns * 1e-3,
             (double)m->row_cost_ns * 1e-3);
     if (m->executor == CLIFF_SIM)
@@ -199,6 +210,7 @@ static void json_settings(json *j, const cliff_curve *c)
     json_count(j, "ring_bytes", c->sizes.ring_bytes);
     json_count(j, "ring_rule_bytes", c->sizes.rule_bytes);
     json_count(j, "copy_bytes", c->sizes.copy_bytes);
+    json_count(j, "free_zone_cells", c->sizes.free_zone_cells);
     json_count(j, "seed", o->seed);
     json_count(j, "host_waits_each_step", o->waits);
     json_open(j, "points", '[');
