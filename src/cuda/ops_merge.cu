@@ -19,8 +19,9 @@
  *
  * Few nodes of many rows (a prefill's states): each group has a row of its own.
  *
- * The code is short on purpose: between two merges of a step other kernels stream
- * gigabytes through the caches, so each instruction comes from memory again.
+ * Between two merges of a step other kernels stream gigabytes through the caches,
+ * so each instruction comes from memory again.  So the code is short, and a block
+ * runs it once on made-up nodes while it waits for the kernel before.
  *
  * Blocks start while the kernel before ends: what they read of the step's
  * tables, which that kernel does not write, comes before rkvk_wait_before.
@@ -154,7 +155,7 @@ typedef struct place {
     const float *row; /* slot 0's partial of this row */
     uint64_t slot_floats;
     uint32_t o_at, m_at, q_heads; /* floats from a partial's begin: this lane's o, m */
-    bool is_inside;               /* of dv */
+    bool is_inside;               /* of dv, of a real row */
 } place;
 
 /* A chunk's nodes, one a lane: what does not come from the kernel before. */
@@ -201,10 +202,10 @@ static __device__ __forceinline__ value<VEC> reduce(const rkvi_merge_args &a, co
 #pragma unroll 1
     for (uint64_t c = from; c < to; c += CHUNK) {
         const uint32_t n = to - c < CHUNK ? (uint32_t)(to - c) : CHUNK;
-        float o[LOT][VEC], m = rkvk_empty_m(), l = 0;
+        float o[LOT][VEC], m = p.row ? rkvk_empty_m() : 0.0f, l = 1;
         if (c > from)
             node = load_node(a, c, to);
-        if (threadIdx.x < n) {
+        if (threadIdx.x < n && p.row) {
             const float *ml = p.row + node.slot * p.slot_floats + p.m_at;
             m = ml[0];
             l = ml[p.q_heads];
@@ -378,18 +379,23 @@ typedef struct job {
     rkvi_node node;    /* this lane's of the first chunk */
 } job;
 
-/* One slice of one row, or of a row a group. */
+#define MADE_UP 3u /* nodes */
+
+/* One slice of one row, or of a row a group; not `is_real`: of made-up nodes, and
+ * nothing is read or written. */
 template <int VEC>
 static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job &j, uint32_t r0, uint32_t x0,
-                                             room<VEC> *rooms)
+                                             bool is_real, room<VEC> *rooms)
 {
     const uint32_t y = threadIdx.y, x = x0 + threadIdx.x * VEC;
     const uint32_t r = r0 + (j.is_split ? 0 : y * ROWS_APART);
     const bool is_row = r < j.item.n_rows;
     const uint64_t slot_floats = (uint64_t)a.q_heads * (a.dv + 2);
-    const place p = {a.partials + r * slot_floats, slot_floats, j.head * a.dv + x, a.q_heads * a.dv + j.head, a.q_heads,
-                     x < a.dv};
-    value<VEC> v = reduce<VEC>(a, p, j.from, is_row ? j.to : j.from, j.node, rooms[y]);
+    const place p = {is_real ? a.partials + r * slot_floats : NULL, slot_floats, j.head * a.dv + x,
+                     a.q_heads * a.dv + j.head, a.q_heads, x < a.dv && is_real};
+    const rkvi_node made_up = {threadIdx.x, 0};
+    const uint64_t to = !is_real ? j.from + MADE_UP : is_row ? j.to : j.from;
+    value<VEC> v = reduce<VEC>(a, p, j.from, to, is_real ? j.node : made_up, rooms[y]);
     if (j.is_split)
         join(rooms, v);
     else
@@ -397,8 +403,8 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
     if (!is_row || (j.is_split && y > 0))
         return;
     if (j.item.dst == RKVI_TO_OUT)
-        put_out(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, x, v);
-    else
+        put_out(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, is_real ? x : a.dv, v);
+    else if (is_real)
         write(a, j.item.dst + r, j.head, x, v);
 }
 
@@ -431,14 +437,19 @@ static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_m
     j.from = j.item.node0 + (j.is_split ? begin[threadIdx.y] : 0);
     j.to = j.item.node0 + (j.is_split ? begin[threadIdx.y + 1] : j.item.n_nodes);
     j.node = load_node(a, j.from, j.to);
-    rkvk_wait_before();
-    rkvk_start_next();
     const uint32_t first = is_out ? x0 : (slices - 1) * width, last = is_out ? x0 : 0;
     const uint32_t rows = j.is_split ? 1 : GROUPS; /* of the block at a time */
+    bool is_real = false;
 #pragma unroll 1
     for (uint32_t r = j.part, x = first; r < j.item.n_rows;) {
-        slice<VEC>(a, j, r, x, rooms);
+        slice<VEC>(a, j, r, x, is_real, rooms);
         __syncthreads();
+        if (!is_real) {
+            rkvk_wait_before();
+            rkvk_start_next();
+            is_real = true;
+            continue;
+        }
         r += x == last ? ROWS_APART * rows : 0;
         x = x == last ? first : x - width;
     }
