@@ -159,7 +159,7 @@ typedef struct bulk_args {
     uint32_t stage_rows, stages; /* a stage is so many whole rows, in shared memory */
 } bulk_args;
 
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
+[[maybe_unused]] static __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
