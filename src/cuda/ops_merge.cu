@@ -19,9 +19,8 @@
  *
  * Few nodes of many rows (a prefill's states): each group has a row of its own.
  *
- * Between two merges of a step other kernels stream gigabytes through the caches,
- * so each instruction comes from memory again.  So the code is short, and a block
- * runs it once on made-up nodes while it waits for the kernel before.
+ * The code is short on purpose: between two merges of a step other kernels stream
+ * gigabytes through the caches, so each instruction comes from memory again.
  *
  * Blocks start while the kernel before ends: what they read of the step's
  * tables, which that kernel does not write, comes before rkvk_wait_before.
@@ -115,7 +114,7 @@ template <int VEC> static __device__ __forceinline__ value<VEC> get_near(const r
  * of their bits is its shape, and pushing a node first merges all levels below
  * the one at which it meets the node before it. */
 template <int VEC> struct stack {
-    uint64_t levels, last_leaf;
+    uint64_t levels;
     uint32_t n; /* below the top; the top is empty at first */
     value<VEC> top, far_end[STACK_DEPTH - STACK_NEAR];
 };
@@ -130,10 +129,10 @@ template <int VEC> static __device__ __forceinline__ void merge_top(stack<VEC> &
 }
 
 template <int VEC>
-static __device__ __forceinline__ void push(stack<VEC> &s, room<VEC> &at, uint64_t leaf, const value<VEC> &v)
+static __device__ __forceinline__ void push(stack<VEC> &s, room<VEC> &at, uint32_t level, const value<VEC> &v)
 {
     if (s.top.m != rkvk_empty_m()) {
-        const uint64_t bit = 0x8000000000000000ull >> __clzll((long long)(leaf ^ s.last_leaf));
+        const uint64_t bit = (uint64_t)1 << level;
         merge_top(s, at, (uint32_t)__popcll(s.levels & (bit - 1)));
         s.levels = (s.levels & ~(bit - 1)) | bit;
         __syncwarp(); /* m and l are lane 0's to write */
@@ -145,7 +144,6 @@ static __device__ __forceinline__ void push(stack<VEC> &s, room<VEC> &at, uint64
         __syncwarp();
     }
     s.top = v;
-    s.last_leaf = leaf;
 }
 
 /* ------------------------------------------------------------------- nodes */
@@ -155,7 +153,7 @@ typedef struct place {
     const float *row; /* slot 0's partial of this row */
     uint64_t slot_floats;
     uint32_t o_at, m_at, q_heads; /* floats from a partial's begin: this lane's o, m */
-    bool is_inside;               /* of dv, of a real row */
+    bool is_inside;               /* of dv */
 } place;
 
 /* A chunk's nodes, one a lane: what does not come from the kernel before. */
@@ -170,14 +168,26 @@ static __device__ __forceinline__ rkvi_node load_node(const rkvi_merge_args &a, 
     return node;
 }
 
-/* o of the nodes that lanes [first, first + LOT) know, as far as there are n. */
+/* The level at which each lane's node meets the live one before it. */
+static __device__ __forceinline__ uint32_t level_of(uint64_t leaf, uint32_t live, uint64_t &last_leaf)
+{
+    const uint32_t earlier = live & ((1u << threadIdx.x) - 1);
+    const uint64_t neighbour = __shfl_sync(ALL_LANES, leaf, earlier ? 31 - __clz((int)earlier) : 0);
+    const uint64_t differ = leaf ^ (earlier ? neighbour : last_leaf);
+    if (live)
+        last_leaf = __shfl_sync(ALL_LANES, leaf, 31 - __clz((int)live));
+    return 63u - (uint32_t)__clzll((long long)differ);
+}
+
+/* o of the nodes that lanes [first, first + LOT) know, as far as there are n.
+ * `from`: floats from p.row to each lane's partial. */
 template <int VEC>
-static __device__ __forceinline__ void load_lot(float (&o)[LOT][VEC], const place &p, uint64_t slot, uint32_t first,
+static __device__ __forceinline__ void load_lot(float (&o)[LOT][VEC], const place &p, uint64_t from, uint32_t first,
                                                 uint32_t n)
 {
 #pragma unroll
     for (uint32_t i = 0; i < LOT; i++) {
-        const uint64_t at = __shfl_sync(ALL_LANES, slot, (int)((first + i) % CHUNK)) * p.slot_floats + p.o_at;
+        const uint64_t at = __shfl_sync(ALL_LANES, from, (int)((first + i) % CHUNK)) + p.o_at;
 #pragma unroll
         for (int k = 0; k < VEC; k++)
             o[i][k] = 0;
@@ -192,7 +202,8 @@ static __device__ __forceinline__ value<VEC> reduce(const rkvi_merge_args &a, co
                                                     uint64_t to, rkvi_node node, room<VEC> &at)
 {
     stack<VEC> s;
-    s.levels = s.last_leaf = 0;
+    uint64_t last_leaf = 0;
+    s.levels = 0;
     s.n = 0;
     s.top.m = rkvk_empty_m();
     s.top.l = 0;
@@ -202,30 +213,33 @@ static __device__ __forceinline__ value<VEC> reduce(const rkvi_merge_args &a, co
 #pragma unroll 1
     for (uint64_t c = from; c < to; c += CHUNK) {
         const uint32_t n = to - c < CHUNK ? (uint32_t)(to - c) : CHUNK;
-        float o[LOT][VEC], m = p.row ? rkvk_empty_m() : 0.0f, l = 1;
+        float o[LOT][VEC], m = rkvk_empty_m(), l = 0;
         if (c > from)
             node = load_node(a, c, to);
-        if (threadIdx.x < n && p.row) {
-            const float *ml = p.row + node.slot * p.slot_floats + p.m_at;
-            m = ml[0];
-            l = ml[p.q_heads];
+        const uint64_t partial = node.slot * p.slot_floats;
+        if (threadIdx.x < n) {
+            m = p.row[partial + p.m_at];
+            l = p.row[partial + p.m_at + p.q_heads];
         }
-        load_lot(o, p, node.slot, 0, n);
+        load_lot(o, p, partial, 0, n);
+        const uint32_t live = __ballot_sync(ALL_LANES, m != rkvk_empty_m());
+        const uint32_t level = level_of(node.leaf0, live, last_leaf);
 #pragma unroll 1
         for (uint32_t i = 0; i < n; i++) {
             if (i % LOT == 0) {
 #pragma unroll
                 for (uint32_t k = 0; k < LOT; k++)
                     store_vec(&at.lot[k][threadIdx.x * VEC], o[k]);
-                load_lot(o, p, node.slot, i + LOT, n);
+                load_lot(o, p, partial, i + LOT, n);
             }
+            if (!(live >> i & 1))
+                continue;
             value<VEC> v;
-            const uint64_t leaf = __shfl_sync(ALL_LANES, node.leaf0, (int)i);
+            const uint32_t meets = __shfl_sync(ALL_LANES, level, (int)i);
             v.m = __shfl_sync(ALL_LANES, m, (int)i);
             v.l = __shfl_sync(ALL_LANES, l, (int)i);
             load_vec(v.o, &at.lot[i % LOT][threadIdx.x * VEC]);
-            if (v.m != rkvk_empty_m())
-                push(s, at, leaf, v);
+            push(s, at, meets, v);
         }
     }
     merge_top(s, at, s.n);
@@ -379,23 +393,18 @@ typedef struct job {
     rkvi_node node;    /* this lane's of the first chunk */
 } job;
 
-#define MADE_UP 3u /* nodes */
-
-/* One slice of one row, or of a row a group; not `is_real`: of made-up nodes, and
- * nothing is read or written. */
+/* One slice of one row, or of a row a group. */
 template <int VEC>
 static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job &j, uint32_t r0, uint32_t x0,
-                                             bool is_real, room<VEC> *rooms)
+                                             room<VEC> *rooms)
 {
     const uint32_t y = threadIdx.y, x = x0 + threadIdx.x * VEC;
     const uint32_t r = r0 + (j.is_split ? 0 : y * ROWS_APART);
     const bool is_row = r < j.item.n_rows;
     const uint64_t slot_floats = (uint64_t)a.q_heads * (a.dv + 2);
-    const place p = {is_real ? a.partials + r * slot_floats : NULL, slot_floats, j.head * a.dv + x,
-                     a.q_heads * a.dv + j.head, a.q_heads, x < a.dv && is_real};
-    const rkvi_node made_up = {threadIdx.x, 0};
-    const uint64_t to = !is_real ? j.from + MADE_UP : is_row ? j.to : j.from;
-    value<VEC> v = reduce<VEC>(a, p, j.from, to, is_real ? j.node : made_up, rooms[y]);
+    const place p = {a.partials + r * slot_floats, slot_floats, j.head * a.dv + x, a.q_heads * a.dv + j.head, a.q_heads,
+                     x < a.dv};
+    value<VEC> v = reduce<VEC>(a, p, j.from, is_row ? j.to : j.from, j.node, rooms[y]);
     if (j.is_split)
         join(rooms, v);
     else
@@ -403,8 +412,8 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
     if (!is_row || (j.is_split && y > 0))
         return;
     if (j.item.dst == RKVI_TO_OUT)
-        put_out(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, is_real ? x : a.dv, v);
-    else if (is_real)
+        put_out(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, x, v);
+    else
         write(a, j.item.dst + r, j.head, x, v);
 }
 
@@ -437,19 +446,14 @@ static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_m
     j.from = j.item.node0 + (j.is_split ? begin[threadIdx.y] : 0);
     j.to = j.item.node0 + (j.is_split ? begin[threadIdx.y + 1] : j.item.n_nodes);
     j.node = load_node(a, j.from, j.to);
+    rkvk_wait_before();
+    rkvk_start_next();
     const uint32_t first = is_out ? x0 : (slices - 1) * width, last = is_out ? x0 : 0;
     const uint32_t rows = j.is_split ? 1 : GROUPS; /* of the block at a time */
-    bool is_real = false;
 #pragma unroll 1
     for (uint32_t r = j.part, x = first; r < j.item.n_rows;) {
-        slice<VEC>(a, j, r, x, is_real, rooms);
+        slice<VEC>(a, j, r, x, rooms);
         __syncthreads();
-        if (!is_real) {
-            rkvk_wait_before();
-            rkvk_start_next();
-            is_real = true;
-            continue;
-        }
         r += x == last ? ROWS_APART * rows : 0;
         x = x == last ? first : x - width;
     }
