@@ -113,7 +113,7 @@ void cliff_print(const cliff_curve *c, FILE *f)
             "op-level", "ring", "bound", "ring/", "r/b", "op-lvl/", "hidden", "copies", "MB", "extra", "ahead",
             "ring");
     fprintf(f, "%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "MB", "compute", "ms", "ms",
-            "ms", "ms", "bound", "apart", "ring", "%", "a step", "a copy", "launch", "MB", "MB");
+            "ms", "ms", "bound", c->options.machine.executor == CLIFF_CUDA ? "beside" : "apart", "ring", "%", "a step", "a copy", "launch", "MB", "MB");
     for (uint32_t i = 0; i < c->n_rows; i++)
         print_row(&c->rows[i], f);
 }
@@ -260,7 +260,7 @@ static void json_row(json *j, const cliff_row *r)
     json_number(j, "point", r->point);
     json_number(j, "tail_ns", r->tail_ns);
     json_number(j, "bound_ns", r->bound_ns);
-    json_number(j, "bound_with_launches_ns", r->bound_launches_ns);
+    json_number(j, r->cause ? "bound_beside_copies_ns" : "bound_with_launches_ns", r->bound_launches_ns);
     json_number(j, "extra_launches", r->extra_launches);
     json_number(j, "hidden", r->hidden);
     if (r->cause) {
