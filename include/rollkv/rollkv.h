@@ -425,9 +425,11 @@ RKV_API rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence);
  * continued by the next append, wherever it lies.  Cells cut out of the middle
  * stay in their tile, as dead cells (see the stats), until the tile goes with
  * the last cell that a sequence has of it.  A range that holds no cell is
- * legal, and removes nothing.  Never fails for want of memory.
+ * legal, and removes nothing.  Takes no memory but room for one more segment,
+ * which is there ahead of need.
  * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to,
- * to > RKV_POS_END). */
+ * to > RKV_POS_END), RKV_E_HOST_MEMORY (a cut in the middle alone, and only
+ * after the machine refused a few bytes twice; nothing changed). */
 RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
 
 /* dst goes on with the cells that src has at positions [from, to), which keep
@@ -482,7 +484,8 @@ typedef struct rkv_batch {
  * the error that the first failing begin would give, with what is lacking:
  * RKV_E_CAPACITY (it counts tiles, and runs of positions that follow by one),
  * RKV_E_BATCH, RKV_E_SEQUENCE, RKV_E_UNSUPPORTED, RKV_E_ARGUMENT.  Memory of
- * the host and device calls are not tried.
+ * the host and device calls are not tried, nor the room for partials where
+ * sequences share tiles (many rows each, over a long shared tail).
  * Errors besides: RKV_E_STATE (a step is open), RKV_E_HOST_MEMORY. */
 RKV_API rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uint32_t n_batches);
 

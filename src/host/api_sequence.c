@@ -100,7 +100,7 @@ rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from
         return s;
     s = need_range(from, to);
     if (s == RKV_OK)
-        rkvi_handle_sequence_remove(cache, sequence, from, to);
+        s = rkvi_handle_sequence_remove(cache, sequence, from, to);
     return rkvi_api_leave(cache, __func__, s);
 }
 

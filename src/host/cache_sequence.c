@@ -3,14 +3,19 @@
 
 #include <string.h>
 
-void rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to)
+rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to)
 {
     rkvi_seq *s = &c->seqs[sequence];
+    rkv_status st = to < rkvi_seq_pos_end(s) ? rkvi_seq_reserve(s, 0, 0) : RKV_OK;
+    if (st != RKV_OK)
+        return st;
     c->n_segments -= s->n_segments;
     const uint32_t gone = rkvi_seq_remove(s, from, to);
     c->n_segments += s->n_segments;
     for (uint32_t i = 0; i < gone; i++)
         rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
+    rkvi_seq_reserve(s, 0, 0); /* ahead of the next one, if there is memory now */
+    return RKV_OK;
 }
 
 rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to)

@@ -37,7 +37,7 @@ typedef struct rkvi_site_config {
 
 #define RKVI_LEAF_CLASSES_MAX 4
 #define RKVI_PREFILL_ROWS 64u       /* rows of a prefill work item */
-#define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over all sequences */
+#define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over a batch's sequences */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
 
 /* Partials that a decode row over so many leaves needs when its launches come
@@ -87,6 +87,7 @@ typedef struct rkvi_config {
     uint64_t host_tail_bytes;   /* at full capacity, whole extents */
 
     /* Most entries of each table (all sites together where it says so). */
+    uint64_t max_bases;         /* tiles of a batch; twice those that sequences have in different orders */
     uint64_t max_spans;         /* per leaf class */
     uint64_t max_items_site;    /* decode + prefill, one site */
     uint64_t max_nodes_site;

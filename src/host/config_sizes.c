@@ -144,11 +144,14 @@ static void size_transit(sum *x, rkvi_config *cfg)
 
 /* ------------------------------------------------- partials and step tables */
 
+/* Tiles and leaves of a batch, those that several entries have counted once.
+ * (What entries have alike beyond that is refused at begin, by these.) */
 static void size_spans(sum *x, rkvi_config *cfg)
 {
     uint32_t least_leaf = cfg->tile_cells;
     for (uint32_t c = 0; c < cfg->n_leaf_classes; c++)
         least_leaf = cfg->leaf_cells[c] < least_leaf ? cfg->leaf_cells[c] : least_leaf;
+    cfg->max_bases = add(x, cfg->capacity_tiles, cfg->n_sequences > 1 ? cfg->capacity_tiles : 0);
     cfg->max_spans = add(x, mul(x, cfg->capacity_tiles, cfg->tile_cells / least_leaf),
                          (uint64_t)RKVI_SEGMENTS_EXTRA);
 }
@@ -203,7 +206,7 @@ static void size_site_tables(sum *x, rkvi_config *cfg)
     uint64_t launches = 1;
     for (uint32_t i = 0; i < cfg->n_layers; i++)
         launches = larger(launches, max_launches(x, cfg, &cfg->layers[i]));
-    const uint64_t pairs = add(x, launches, 3 * n_seq);
+    const uint64_t pairs = add(x, launches, (cfg->n_sequences > 1 ? 6 : 3) * n_seq); /* 2 stems an entry */
     /* Either all partials of an entry have room at once, or each of its
      * launches cuts two ends into runs (rkvi_pending_nodes). */
     const uint64_t runs = add(x, cfg->partial_slots, mul(x, pairs, 2 * (uint64_t)rkvi_bit_width(cfg->max_spans)));
@@ -212,8 +215,10 @@ static void size_site_tables(sum *x, rkvi_config *cfg)
     /* A merge between launches makes one of two nodes or more, one per level. */
     const uint64_t merges = smaller(decode_items, mul(x, pairs, rkvi_bit_width(cfg->max_spans)));
     cfg->max_merges_site = add(x, merges, n_seq + row_blocks);
-    /* A decode item's result is a node, and so is a merge's; a row block's state is one. */
-    cfg->max_nodes_site = add(x, decode_items, add(x, merges, row_blocks));
+    /* A decode item's result is a node, and so is a merge's; a row block's state is one.
+     * What entries share is a node of each of them: it has a slot for each, too. */
+    const uint64_t shared = n_seq > 1 ? smaller(cfg->partial_slots, mul(x, n_seq, cfg->max_spans)) : 0;
+    cfg->max_nodes_site = add(x, add(x, decode_items, shared), add(x, merges, row_blocks));
 }
 
 static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
@@ -225,11 +230,12 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *   rows        max_rows                               rkvi_row
  *   new cells   max_rows                               rkvi_new_cell
  *   open        max_rows / T + 2 a sequence            u64, indices into bases
+ *   row map     max_rows, with several sequences       u32
  *   per leaf class:
  *     entries   n_sequences                            rkvi_entry
  *     spans     max_spans                              rkvi_span
  *   per site:
- *     bases     capacity_tiles                         u64
+ *     bases     max_bases                              u64
  *     items     max_items_site                         rkvi_item
  *     merges    max_merges_site                        rkvi_merge_item
  *     nodes     max_nodes_site                         rkvi_node
@@ -242,9 +248,10 @@ static void size_tables(sum *x, rkvi_config *cfg)
     uint64_t step = add(x, table(x, cfg->max_rows, sizeof(rkvi_row)),
                         table(x, cfg->max_rows, sizeof(rkvi_new_cell)));
     step = add(x, step, table(x, cfg->max_rows / cfg->tile_cells + 2 * n_seq, sizeof(uint64_t)));
+    step = add(x, step, cfg->n_sequences > 1 ? table(x, cfg->max_rows, sizeof(uint32_t)) : 0);
     const uint64_t a_class =
         add(x, table(x, n_seq, sizeof(rkvi_entry)), table(x, cfg->max_spans, sizeof(rkvi_span)));
-    uint64_t a_site = add(x, table(x, cfg->capacity_tiles, sizeof(uint64_t)),
+    uint64_t a_site = add(x, table(x, cfg->max_bases, sizeof(uint64_t)),
                           table(x, cfg->max_items_site, sizeof(rkvi_item)));
     a_site = add(x, a_site, table(x, cfg->max_merges_site, sizeof(rkvi_merge_item)));
     a_site = add(x, a_site, table(x, cfg->max_nodes_site, sizeof(rkvi_node)));
@@ -282,7 +289,7 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
             "capacity_cells %llu are %llu tiles of %u cells; at most 2^32 - 2 tiles can be numbered",
             (unsigned long long)cfg->capacity_cells, (unsigned long long)cfg->capacity_tiles,
             cfg->tile_cells);
-    if (cfg->capacity_tiles * cfg->n_sites >= UINT32_MAX)
+    if ((cfg->n_sequences > 1 ? 2 : 1) * cfg->capacity_tiles * cfg->n_sites >= UINT32_MAX)
         return rkvi_fail(
             RKV_E_OVERFLOW,
             "a step at %llu tiles and %u sites could read 2^32 tile-layers or more, which can't be "

@@ -15,6 +15,9 @@
  * order, with the launch of the tail leaf before them, so that pending partials
  * stay few (rkvi_pending_nodes).
  *
+ * What several entries have alike is listed once, and computed once for the rows
+ * of all of them (plan_share.h).
+ *
  *   site  launch 0          launch 1          launch 2
  *         device leaves     tail leaves       tail leaves      merge
  *         + group 0         group 1           group 2         -> out
@@ -24,9 +27,8 @@
 
 #include "batch.h"
 #include "config.h"
+#include "plan_share.h"
 #include "ring.h"
-#include "seq.h"
-#include "tile.h"
 
 /* What plan sees of the cache. */
 typedef struct rkvi_plan_view {
@@ -70,12 +72,15 @@ typedef struct rkvi_plan {
     uint32_t n_launches, launches_room;
     rkvi_plan_class classes[RKVI_LEAF_CLASSES_MAX];
     uint64_t rows_off, cells_off, open_off;
+    uint64_t row_map_off, n_mapped_rows; /* of decode items, where is_mapped */
+    bool is_mapped;
     uint64_t n_new_cells, n_open;
     uint64_t table_bytes;        /* used of the mirror */
-    uint64_t n_bases;            /* tiles of all entries */
+    uint64_t n_bases;            /* tiles of all entries, each once (plan_share.h) */
     uint64_t list_bytes;
+    uint64_t own_entries;        /* list items that repeat a tile-layer */
     /* scratch */
-    uint32_t *tile_launch;       /* [site * capacity_tiles + base]: launch, or a mark below */
+    uint32_t *tile_launch;       /* [site * n_bases + base]: launch, or a mark below */
     uint32_t *leaf_launch;
     struct rkvi_plan_work *work;
 } rkvi_plan;
@@ -87,9 +92,9 @@ typedef struct rkvi_plan {
 rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg);
 void rkvi_plan_free(rkvi_plan *p);
 
-/* Writes the list's items (room for n_sites * capacity_tiles) and, unless
- * predicting, the sites' launches.  Returns how many items. */
-uint32_t rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items);
+/* Writes the list's items (room for n_sites * max_bases) and, unless
+ * predicting, the sites' launches.  RKV_E_CAPACITY with a sentence. */
+rkv_status rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items, uint32_t *out_n);
 
 /* Where the tables are written and what they will be on the device. */
 typedef struct rkvi_mirror {

@@ -13,7 +13,8 @@
  * tiles[] holds one reference for each of its items.  A tile comes more than
  * once only where cells of it come again after others; within an item the
  * segments' cells rise, so that the last segment ends where appending goes on.
- * One segment more than there are always has room: a removal can't fail. */
+ * A segment more than there are has room ahead of need, since a removal may
+ * make one more. */
 #ifndef RKVI_SEQ_H
 #define RKVI_SEQ_H
 
@@ -51,7 +52,7 @@ void rkvi_seq_need(const rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uin
  * segment (-1: none); both move on. */
 void rkvi_rows_need(uint32_t *fill, int64_t *pos, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                     uint32_t *out_tiles, uint32_t *out_segments);
-/* Room for so many more; the list itself is unchanged. */
+/* Room for so many more, and one segment; the list itself is unchanged. */
 rkv_status rkvi_seq_reserve(rkvi_seq *s, uint32_t more_tiles, uint32_t more_segments);
 /* `to`, empty, gets the same segments and tiles. */
 rkv_status rkvi_seq_copy(rkvi_seq *to, const rkvi_seq *from);
@@ -59,7 +60,8 @@ rkv_status rkvi_seq_copy(rkvi_seq *to, const rkvi_seq *from);
  * was reserved: can't fail. */
 void rkvi_seq_append(rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                      const uint32_t *new_tiles);
-/* Cuts the cells at positions [from, to).  Tiles without a segment left stand
+/* Cuts the cells at positions [from, to); room for a segment was reserved, or
+ * none is left behind the range.  Tiles without a segment left stand
  * in tiles[n_tiles ..) for the caller to release; returns how many. */
 uint32_t rkvi_seq_remove(rkvi_seq *s, int64_t from, int64_t to);
 
@@ -74,7 +76,7 @@ uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t 
 bool rkvi_seq_range(const rkvi_seq *s, uint32_t *at, int64_t *out_from, int64_t *out_to);
 
 uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells);
-/* Writes the leaves' spans; returns how many. */
-uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, rkvi_span *out);
+/* Writes the leaves' spans from leaf `skip` on, with items of tiles[]; returns how many. */
+uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, rkvi_span *out);
 
 #endif

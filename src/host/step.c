@@ -84,8 +84,9 @@ static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
         return;
     rkvi_plan_view v = view_of(h, next, last_launch + 1);
     v.predict = true;
-    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
-    rkvi_ring_predict(&h->ring, n, last_launch);
+    uint32_t n = 0;
+    if (rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring), &n) == RKV_OK)
+        rkvi_ring_predict(&h->ring, n, last_launch);
 }
 
 /* The mirror is free once the step that used it has ended. */
@@ -111,9 +112,11 @@ static rkv_status take_tables(rkv_cache *h)
 static rkv_status plan_step(rkv_cache *h)
 {
     const rkvi_plan_view v = view_of(h, &h->batch, h->launched + 1);
-    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
     const uint64_t wrong = h->ring.predicted_wrong;
-    rkv_status s = RKV_OK;
+    uint32_t n = 0;
+    rkv_status s = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring), &n);
+    if (s != RKV_OK)
+        return s;
     if (h->ring.bytes)
         rkvi_ring_plan(&h->ring, n);
     h->missed = h->ring.predicted_wrong != wrong;
@@ -207,6 +210,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->next_site = 0;
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
+    h->stats.own_entries += h->plan.own_entries;
     /* Hints tell of a batch that changes: better to wait for the next one. */
     if ((!h->missed && !h->hint_differs) || repeats) {
         predict_batch(h);

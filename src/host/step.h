@@ -45,7 +45,7 @@ uint64_t rkvi_handle_ranges(const rkv_cache *h, uint32_t sequence, rkv_pos_range
 
 /* Between steps only. */
 void rkvi_handle_clear(rkv_cache *h);
-void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
+rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* Counts tiles over several batches (api has resolved each of them, positions

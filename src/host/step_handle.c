@@ -149,7 +149,7 @@ static rkv_status make_ring(rkv_cache *h)
     if (cfg->ring_bytes == 0)
         return RKV_OK;
     rkv_status s = rkvi_ring_init(&h->ring, cfg->ring_bytes, cfg->copy_bytes, smallest,
-                                  (uint32_t)(tail_sites * cfg->capacity_tiles));
+                                  (uint32_t)(tail_sites * cfg->max_bases));
     h->ring.join = !(cfg->flags & RKV_FLAG_NO_JOIN) && cfg->mode == RKV_MODE_RING;
     return s;
 }
@@ -438,9 +438,9 @@ void rkvi_handle_clear(rkv_cache *h)
         rkvi_cache_sequence_remove(&h->cache, i, INT64_MIN, INT64_MAX);
 }
 
-void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
+rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
 {
-    rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
+    return rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
 }
 
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to)

@@ -130,7 +130,7 @@ static void add_partials(rkv_cache *h, const rkvi_site_call *c, uint64_t slot, u
     add_range(h, (char *)h->partials + slot * partial_bytes(c), n * partial_bytes(c), access);
 }
 
-static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *it)
+static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *it, bool is_prefill)
 {
     const uint32_t class = c->layer->leaf_class;
     const unsigned char *m = h->now->mirror.host;
@@ -144,11 +144,11 @@ static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *
             add_range(h, (void *)(uintptr_t)base, c->layer->geom.n_heads * c->layer->geom.head_bytes, RKVI_READ);
         last = base;
     }
-    const bool reads = h->batch.entries[it->entry].is_prefill && !(it->flags & RKVI_ITEM_FIRST);
+    const bool reads = is_prefill && !(it->flags & RKVI_ITEM_FIRST);
     add_partials(h, c, it->slot, it->n_rows, RKVI_WRITE | (reads ? RKVI_READ : 0u));
 }
 
-static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
+static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n)
 {
     const uint32_t class = c->layer->leaf_class;
     if (!h->dev->wants_ranges)
@@ -162,8 +162,10 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first,
     add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
     add_table(h, c->plan->items_off + first * sizeof(rkvi_item), n * sizeof(rkvi_item));
     add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
+    if (op == RKVI_OP_DECODE && h->plan.is_mapped)
+        add_table(h, h->plan.row_map_off, h->plan.n_mapped_rows * sizeof(uint32_t));
     for (uint64_t i = first; i < first + n; i++)
-        item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i);
+        item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i, op == RKVI_OP_PREFILL);
 }
 
 static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n,
@@ -179,6 +181,7 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
         .items = table(h, c->plan->items_off + first * sizeof(rkvi_item)),
         .partials = h->partials,
         .q = c->a->q,
+        .row_map = op == RKVI_OP_DECODE && h->plan.is_mapped ? table(h, h->plan.row_map_off) : NULL,
         .mask = c->site->mask,
         .q_heads = c->site->n_q_heads,
         .scale = c->site->scale,
@@ -188,7 +191,7 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
                      .grid = n * c->layer->geom.n_heads, .cost_bytes = cost};
     if (n == 0)
         return RKV_OK;
-    attend_ranges(h, c, first, n);
+    attend_ranges(h, c, op, first, n);
     return launch(h, &l, c->stream);
 }
 
