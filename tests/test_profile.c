@@ -235,5 +235,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mass), cmocka_unit_test(test_in_use),
                                        cmocka_unit_test(test_advice)};
+#ifdef FX_ON_GPU
+    fx_use_gpu();
+#endif
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
