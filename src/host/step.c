@@ -1,3 +1,4 @@
+#include "step_profile.h"
 #include "step_types.h"
 
 #include <assert.h>
@@ -82,7 +83,7 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t la
                             .launch_base = launch_base,
                             .launch_bytes = op_level ? 0 : most,
                             .group_bytes = group,
-                            .target_runs = h->target_runs};
+                            .target_runs = h->is_profiled ? UINT32_MAX : h->target_runs};
 }
 
 static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
@@ -207,6 +208,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     if (h->state != RKVI_STEP_IDLE)
         return rkvi_fail(RKV_E_STATE, "a step is open: end or abort it before the next begin");
     copy_batch(&h->batch, batch);
+    h->is_profiled = rkvi_profile_wants(h);
     const uint64_t print = batch_print(&h->batch);
     const bool repeats = print == h->batch_print;
     rkv_status s = begin(h);

@@ -1,5 +1,6 @@
 /* step_handle.c: making, destroying and asking a handle. */
 #include "step_cells.h"
+#include "step_profile.h"
 #include "step_types.h"
 
 #include <stdlib.h>
@@ -215,6 +216,7 @@ static rkv_status fill_handle(rkv_cache *h)
 
 static void release(rkv_cache *h)
 {
+    rkvi_profile_drop(h);
     rkvi_cache_free(&h->cache);
     rkvi_arena_destroy(h->arena);
     free_device(h);

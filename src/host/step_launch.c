@@ -1,4 +1,5 @@
 /* step_launch.c: kernels of a step and the ranges that they touch. */
+#include "step_profile.h"
 #include "step_types.h"
 
 #include <stdlib.h>
@@ -286,6 +287,8 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
 static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, bool is_extra)
 {
     rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->n_decode, l->cost_bytes);
+    if (s == RKV_OK && h->is_profiled)
+        s = rkvi_profile_launch(h, c, g);
     if (s == RKV_OK)
         s = launch_items(h, c, RKVI_OP_PREFILL, l->prefill0, l->n_prefill, l->n_decode ? 0 : l->cost_bytes);
     if (s == RKV_OK)
@@ -380,5 +383,6 @@ rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
             add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
         add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
     }
-    return launch_merge(h, c, c->plan->merge0, c->plan->n_merge);
+    const rkv_status s = h->is_profiled ? rkvi_profile_output(h, c) : RKV_OK;
+    return s == RKV_OK ? launch_merge(h, c, c->plan->merge0, c->plan->n_merge) : s;
 }

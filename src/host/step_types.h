@@ -24,7 +24,8 @@ typedef struct rkvi_seen {
     uint64_t in, out, compute;
 } rkvi_seen;
 
-struct rkvi_import; /* step_cells_types.h */
+struct rkvi_import;       /* step_cells_types.h */
+struct rkvi_step_profile; /* step_profile.c */
 
 struct rkv_cache {
     rkvi_config cfg;
@@ -69,6 +70,8 @@ struct rkv_cache {
     size_t n_ranges, ranges_room;
 
     struct rkvi_import *import; /* open between steps; NULL: none */
+    struct rkvi_step_profile *profile; /* NULL: none was started */
+    bool is_profiled;                  /* the open step */
 
     rkv_status poison;
     char poison_text[256];
