@@ -462,7 +462,8 @@ RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int6
  * The bits of a row depend on how its sequence was put together: a fork has
  * those of its source.  A range that holds no cell is legal, and adds nothing.
  * Errors: RKV_E_SEQUENCE (either), RKV_E_STATE, RKV_E_ARGUMENT (the range;
- * positions before dst's end; dst is src), RKV_E_HOST_MEMORY. */
+ * positions before dst's end; dst is src), RKV_E_HOST_MEMORY, RKV_E_CAPACITY
+ * (dst would have more stretches of shifted cells than max_turns). */
 RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
@@ -548,6 +549,7 @@ typedef struct rkv_batch {
  * RKV_E_BATCH, RKV_E_SEQUENCE, RKV_E_UNSUPPORTED, RKV_E_ARGUMENT.  Memory of
  * the host and device calls are not tried, nor the room for partials where
  * sequences share tiles (many rows each, over a long shared tail).
+ * A token tree counts as if all of it had been accepted.
  * Errors besides: RKV_E_STATE (a step is open), RKV_E_HOST_MEMORY. */
 RKV_API rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uint32_t n_batches);
 
