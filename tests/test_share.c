@@ -319,6 +319,9 @@ int main(void)
         cmocka_unit_test(test_last_owner),    cmocka_unit_test(test_fork_in_tail),
         cmocka_unit_test(test_remove),        cmocka_unit_test(test_own_beginning),
     };
+#ifdef FX_ON_GPU
+    fx_use_gpu();
+#endif
     seed = fx_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

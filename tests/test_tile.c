@@ -129,11 +129,34 @@ static void test_records(void **state)
     rkvi_tiles_free(&t);
 }
 
+static void test_references(void **state)
+{
+    (void)state;
+    rkvi_tiles t;
+    ok(rkvi_tiles_init(&t, 2, 1));
+    const uint32_t a = rkvi_tiles_take(&t), b = rkvi_tiles_take(&t);
+    assert_int_equal(t.n_shared, 0);
+    rkvi_tiles_ref(&t, a);
+    rkvi_tiles_ref(&t, a);
+    rkvi_tiles_ref(&t, b);
+    assert_int_equal(t.n_shared, 2);
+    assert_int_equal(rkvi_tiles_unref(&t, a), 2);
+    assert_int_equal(rkvi_tiles_unref(&t, b), 1);
+    assert_int_equal(t.n_shared, 1);
+    assert_int_equal(rkvi_tiles_unref(&t, a), 1);
+    assert_int_equal(t.n_shared, 0);
+    assert_int_equal(rkvi_tiles_unref(&t, a), 0);
+    rkvi_tiles_give(&t, a);
+    assert_int_equal(t.n_free, 1);
+    rkvi_tiles_free(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_records),
+        cmocka_unit_test(test_references),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
