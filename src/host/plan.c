@@ -205,7 +205,7 @@ static uint64_t count_repeats(const rkvi_plan *p, const uint32_t *marks, uint32_
 {
     const rkvi_share *share = &p->work->share;
     uint64_t n = 0;
-    for (uint32_t base = 0; base < share->n_bases; base++)
+    for (uint32_t base = 0; share->has_repeats && base < share->n_bases; base++)
         n += share->base_repeats[base] && marks[base] < n_items;
     return n;
 }
