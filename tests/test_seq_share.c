@@ -106,7 +106,8 @@ static void append(model *x, uint32_t n)
 static void cut(model *x, int64_t from, int64_t to)
 {
     uint32_t n = 0, before[CELLS_MAX], n_before = x->seq.n_tiles;
-    memcpy(before, x->seq.tiles, n_before * sizeof *before);
+    if (n_before)
+        memcpy(before, x->seq.tiles, n_before * sizeof *before);
     ok(rkvi_seq_reserve(&x->seq, 0, 0));
     x->seq.first_open = n_before;
     const uint32_t gone = rkvi_seq_remove(&x->seq, from, to);
