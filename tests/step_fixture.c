@@ -582,8 +582,10 @@ void fx_compare_fresh(fx *w, uint32_t seq, uint32_t rows)
     fx_model m = w->model;
     int64_t pos[16];
     const uint64_t n = w->n_cells[seq];
-    for (uint32_t l = 0; l < m.n_layers; l++)
+    for (uint32_t l = 0; l < m.n_layers; l++) {
         m.layers[l].resident_cells = RKV_RESIDENT_ALL;
+        m.layers[l].keep_all = 1;
+    }
     m.executor = FX_HOST;
     m.delay_ns = 0;
     m.limits = (rkvi_device_limits){0};

@@ -169,9 +169,17 @@ typedef struct rkv_kv_layer_params {
     float k_scale, v_scale;  /* fp8: value = stored * scale; 0: 1 */
     uint64_t resident_cells; /* the window's budget, over all sequences, rounded up to whole tiles */
     uint32_t k_form;         /* RKV_K_ */
-    uint32_t reserved;
+    uint32_t keep_all;       /* 1: keep cells that no later row can see (below) */
     rkv_rope_params rope;    /* where it is not the cache's (a sliding layer with a base of its own) */
 } rkv_kv_layer_params;
+/* A KV layer whose sites all have sliding or chunked masks keeps what the
+ * widest one can see, and draft_rows cells more: what lies further back is
+ * freed tile by tile when a step ends, unless keep_all is set.  Such a layer
+ * carries a tail only where resident_cells asks for one, or AUTO finds too
+ * little memory for the other layers' active tiles.  What is freed can't be
+ * seen again: rkv_sequence_remove refuses to cut back so far, begin refuses
+ * rows that would look at it (RKV_E_SEQUENCE, with the lowest position that is
+ * possible).  A tile that several sequences share stays until none sees it. */
 #define RKV_KV_LAYER_PARAMS_INIT {.struct_size = sizeof(rkv_kv_layer_params)}
 
 /* One attention call of a step.  The first site of a KV layer stores its new
@@ -349,6 +357,10 @@ typedef struct rkv_kv_layer_info {
     uint64_t tile_layer_device_bytes, tile_layer_host_bytes;
     uint64_t window_tiles;           /* in the window now */
     uint64_t tail_tiles;             /* read from the tail now */
+    uint64_t most_tiles;             /* that it holds at once: all, or what its masks can see */
+    uint64_t freed_tiles;            /* given up, as no later row sees them */
+    uint32_t has_tail;               /* 1: the budget is below most_tiles */
+    uint32_t keep_all;               /* 1: asked for, or a site's mask is causal */
 } rkv_kv_layer_info;
 RKV_API rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer,
                                          rkv_kv_layer_info *out_info);
@@ -446,10 +458,13 @@ RKV_API rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence);
  * stay in their tile, as dead cells (see the stats), until the tile goes with
  * the last cell that a sequence has of it.  A range that holds no cell is
  * legal, and removes nothing.  Takes no memory but room for one more segment,
- * which is there ahead of need.
- * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to,
- * to > RKV_POS_END), RKV_E_HOST_MEMORY (a cut in the middle alone, and only
- * after the machine refused a few bytes twice; nothing changed). */
+ * which is there ahead of need.  Where KV layers freed what their masks hide,
+ * the sequence can't end below the lowest position from which rows find all that
+ * they see; the message names it (an empty sequence is always possible).
+ * Errors: RKV_E_SEQUENCE (no such sequence; that lowest end), RKV_E_STATE,
+ * RKV_E_ARGUMENT (from < 0, from > to, to > RKV_POS_END), RKV_E_HOST_MEMORY (a
+ * cut in the middle alone, and only after the machine refused a few bytes twice;
+ * nothing changed). */
 RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
 
 /* dst goes on with the cells that src has at positions [from, to), which keep

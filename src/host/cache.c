@@ -1,4 +1,5 @@
 #include "cache_places.h"
+#include "cache_unseen.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -223,6 +224,12 @@ static uint32_t due_tiles(const rkvi_cache *c, const rkvi_seq *s)
     return due > most ? due : most;
 }
 
+/* One that the step's end frees needs no place beyond it. */
+static bool leaves_sight(const rkvi_cache *c, const growth *g, uint32_t t, uint32_t layer)
+{
+    return g->entry && c->cfg->layers[layer].frees && rkvi_cache_leaves_sight(c, g->seq, t, layer);
+}
+
 /* Passes over the tiles that are not in window or tail yet. */
 static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uint32_t *n_transit)
 {
@@ -236,10 +243,11 @@ static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uin
     for (uint32_t t = g->seq->first_open; s == RKV_OK && t < g->seq->n_tiles; t++) {
         const uint32_t tile = g->seq->tiles[t];
         const rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
-        const bool is_due = t < g->due_tiles;
+        const bool is_due = t < g->due_tiles, is_freed = is_due && leaves_sight(c, g, t, layer);
+        const bool passes = is_due && has_tail && g->is_prefill && (room == 0 || is_freed);
         if (t >= g->old_tiles)
-            s = open_tile(c, tile, layer, is_due && has_tail && g->is_prefill && room == 0, n_transit);
-        if (s != RKV_OK || !is_due || l->state != RKVI_ON_DEVICE || l->is_due)
+            s = open_tile(c, tile, layer, passes, n_transit);
+        if (s != RKV_OK || !is_due || is_freed || l->state != RKVI_ON_DEVICE || l->is_due)
             continue;
         if (is_active_of_another(c, g->seq, tile)) {
             c->decide_all = true;

@@ -56,12 +56,13 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
     c->transit = calloc(cfg->n_layers + 2u, sizeof *c->transit);
     c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
     c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
+    c->passed = calloc((size_t)cfg->n_sequences * cfg->n_layers, sizeof *c->passed);
     c->check = calloc(cfg->n_sequences, sizeof *c->check);
     c->joined = calloc(cfg->n_sequences, sizeof *c->joined);
     c->copies = calloc(cfg->n_sequences, sizeof *c->copies);
     c->cover = calloc(cfg->capacity_tiles, rkvi_div_up(cfg->tile_cells, 64) * sizeof *c->cover);
-    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check || !c->joined ||
-        !c->copies || !c->cover) {
+    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->passed || !c->check ||
+        !c->joined || !c->copies || !c->cover) {
         rkvi_cache_free(c);
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
     }
@@ -98,6 +99,7 @@ void rkvi_cache_free(rkvi_cache *c)
     free(c->transit);
     free(c->transit_of);
     free(c->new_tiles);
+    free(c->passed);
     free(c->check);
     free(c->joined);
     free(c->copies);
@@ -187,13 +189,14 @@ rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *
 void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile)
 {
     if (rkvi_tiles_unref(&c->tiles, tile) > 0) {
-        c->decide_all = true;
+        c->decide_all = c->look_again = true;
         return;
     }
     for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
         c->layers[layer].n_window -= l->state == RKVI_IN_WINDOW;
         c->layers[layer].n_tail -= l->state == RKVI_IN_TAIL;
+        c->layers[layer].n_freed -= l->state == RKVI_FREED;
         rkvi_cache_give_device(c, layer, l);
         rkvi_cache_give_host(c, layer, l);
         rkvi_tile_apply(l, RKVI_TILE_RELEASE);

@@ -27,10 +27,12 @@ typedef struct rkvi_layer_config {
     uint32_t n_sites;        /* that read it */
     uint32_t k_form;         /* RKV_K_ */
     uint32_t rope;           /* index into ropes[], or RKVI_NO_ROPE */
-    bool has_tail;           /* window_tiles < capacity_tiles */
+    bool frees;              /* what no later row can see is given up: no causal site, no keep_all */
+    bool has_tail;           /* window_tiles < most_tiles */
     uint64_t resident_cells; /* as given */
+    uint64_t most_tiles;     /* that it holds at once: capacity_tiles, or what the masks can see */
     uint64_t window_tiles;   /* effective budget */
-    uint64_t device_places;  /* window + active and lagging; at most capacity_tiles */
+    uint64_t device_places;  /* window + active and lagging; at most most_tiles */
     uint64_t host_places;    /* at full capacity; 0 without a tail */
     uint64_t extent_places;  /* host places allocated together, adjacent */
 } rkvi_layer_config;

@@ -48,14 +48,33 @@ static uint64_t larger(uint64_t a, uint64_t b)
 
 /* ------------------------------------------------------------------ places */
 
+/* Most tiles of which a KV layer holds its part at once.  Where its masks hide
+ * what lies further back, a sequence holds up to width - 1 cells before the row
+ * after next and draft_rows more, wherever its tiles begin, with its last tile;
+ * a step adds its own, which are freed when it ends. */
+static uint64_t most_tiles(sum *x, const rkvi_config *cfg, uint32_t index)
+{
+    const rkvi_layer_config *layer = &cfg->layers[index];
+    uint64_t width = 0;
+    for (uint32_t i = layer->first_site; i <= layer->last_site && layer->frees; i++)
+        if (cfg->sites[i].kv_layer == index)
+            width = larger(width, (uint64_t)cfg->sites[i].mask.width);
+    if (!layer->frees || width >= cfg->capacity_cells)
+        return cfg->capacity_tiles;
+    const uint64_t held = rkvi_div_up(add(x, width, cfg->draft_rows), cfg->tile_cells);
+    const uint64_t all = add(x, mul(x, cfg->n_sequences, add(x, held, 3)), cfg->max_rows / cfg->tile_cells);
+    return smaller(all, cfg->capacity_tiles);
+}
+
 static uint64_t window_tiles(const rkvi_config *cfg, const rkvi_layer_config *layer,
                              const rkvi_trial *trial)
 {
-    const uint64_t all = cfg->capacity_tiles;
+    const uint64_t all = layer->most_tiles;
     if (trial->has_window && (trial->for_all || layer->resident_cells < cfg->capacity_cells))
         return smaller(trial->window_tiles, all);
     switch (layer->resident_cells) {
-    case RKV_RESIDENT_AUTO: return smaller(trial->auto_tiles, all);
+    case RKV_RESIDENT_AUTO:
+        return layer->frees && !trial->masked_too ? all : smaller(trial->auto_tiles, all);
     case RKV_RESIDENT_NONE: return 0;
     default: break;
     }
@@ -80,13 +99,14 @@ static uint64_t extra_places(sum *x, const rkvi_config *cfg)
 
 static void size_places(sum *x, rkvi_config *cfg, const rkvi_trial *trial)
 {
-    const uint64_t all = cfg->capacity_tiles, extra = extra_places(x, cfg);
+    const uint64_t extra = extra_places(x, cfg);
     cfg->window_bytes = cfg->active_bytes = cfg->largest_tile_layer_bytes = 0;
     for (uint32_t i = 0; i < cfg->n_layers; i++) {
         rkvi_layer_config *layer = &cfg->layers[i];
+        const uint64_t all = layer->most_tiles = most_tiles(x, cfg, i);
         layer->window_tiles = window_tiles(cfg, layer, trial);
         layer->has_tail = layer->window_tiles < all;
-        /* A KV layer without a tail has a place for every tile. */
+        /* A KV layer without a tail has a place for every tile that it holds. */
         layer->device_places = layer->has_tail ? smaller(all, add(x, layer->window_tiles, extra)) : all;
         /* A promoted tile-layer keeps its host copy only while host places
          * suffice; those that are leaving need one each: 4 a sequence. */

@@ -1,6 +1,8 @@
 #include "step_profile.h"
 #include "step_types.h"
 
+#include "cache_unseen.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -448,6 +450,7 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
     rkv_status s = end(h, next, stream);
     if (s != RKV_OK)
         return broken(h, s, stream);
+    rkvi_cache_free_unseen(&h->cache, &h->batch);
     h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
     return RKV_OK;

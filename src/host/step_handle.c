@@ -3,6 +3,8 @@
 #include "step_profile.h"
 #include "step_types.h"
 
+#include "cache_unseen.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -384,6 +386,10 @@ void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_inf
     out->tile_layer_device_bytes = out->tile_layer_host_bytes = l->geom.bytes;
     out->window_tiles = s->n_window;
     out->tail_tiles = s->n_tail;
+    out->most_tiles = l->most_tiles;
+    out->freed_tiles = s->n_freed;
+    out->has_tail = l->has_tail;
+    out->keep_all = !l->frees;
 }
 
 void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
@@ -460,6 +466,12 @@ void rkvi_handle_clear(rkv_cache *h)
         rkvi_cache_sequence_remove(&h->cache, i, INT64_MIN, INT64_MAX);
 }
 
+rkv_status rkvi_handle_can_remove(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
+{
+    const bool is_end = to >= rkvi_seq_pos_end(&h->cache.seqs[sequence]) && from < to;
+    return is_end ? rkvi_cache_can_end(&h->cache, sequence, from) : RKV_OK;
+}
+
 rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
 {
     return rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
@@ -467,7 +479,8 @@ rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t 
 
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
-    return rkvi_cache_sequence_share(&h->cache, dst, src, from, to);
+    rkv_status s = rkvi_cache_can_share(&h->cache, dst, src, from, to);
+    return s == RKV_OK ? rkvi_cache_sequence_share(&h->cache, dst, src, from, to) : s;
 }
 
 rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
