@@ -161,7 +161,7 @@ rkv_status fx_try_open(fx *w, const fx_model *m)
     /* A sequence may fill the tiles that are there for others' ragged ends. */
     rkv_cache_info info = {.struct_size = sizeof info};
     fx_ok(rkv_cache_info_get(w->cache, &info), "info");
-    for (uint32_t i = 0; i < FX_SEQS; i++)
+    for (uint32_t i = 0; i < info.n_sequences; i++)
         w->cells[i] = calloc(info.capacity_tiles * info.tile_cells, sizeof *w->cells[i]);
     return RKV_OK;
 }
@@ -450,6 +450,16 @@ void fx_truncate(fx *w, uint32_t seq, uint64_t n_cells)
     const int64_t from = n_cells ? w->cells[seq][n_cells - 1].pos + 1 : 0;
     fx_ok(rkv_sequence_remove(w->cache, seq, from, RKV_POS_END), "remove");
     w->n_cells[seq] = n_cells;
+}
+
+void fx_park(fx *w, uint32_t seq)
+{
+    fx_ok(rkv_sequence_park(w->cache, seq), "park");
+}
+
+void fx_fetch(fx *w, uint32_t seq)
+{
+    fx_ok(rkv_sequence_fetch(w->cache, seq), "fetch");
 }
 
 void fx_clear(fx *w, uint32_t seq)

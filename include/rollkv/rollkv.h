@@ -411,6 +411,9 @@ typedef struct rkv_cache_stats {
     uint64_t stored_cells;            /* in used tiles */
     uint64_t dead_cells;              /* of those, cells that no sequence has */
     uint64_t shared_copy_bytes;       /* D2D, copies of partly filled shared tiles */
+    uint64_t free_device_places, used_device_places; /* of tile-layers, transit not counted */
+    uint64_t used_device_place_bytes;
+    uint64_t parked_sequences;
 } rkv_cache_stats;
 RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats);
 
@@ -483,6 +486,26 @@ RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint
 
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src);
+/* Gives the device places of an idle sequence back: all that it has there (its
+ * window tiles, the partly filled last one, those that lag) is copied out, once,
+ * where no good host copy is left, and is read from the tail afterwards.  Tiles
+ * that a sequence which is not parked shares stay, and so do the tile-layers of
+ * KV layers without a tail.  May be called again: then what has come to be its
+ * own goes too.  Any call takes a parked sequence; a step with it in its batch
+ * ends the parking.
+ * Queued: the copies go to the library's own stream, after all work so far; the
+ * places are other tiles' at once, and the memory when its copy is over.  Blocks
+ * only while host memory is added.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY,
+ * RKV_E_DEVICE_CALL, RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_park(rkv_cache *cache, uint32_t sequence);
+
+/* Brings the last tile of a sequence back to the device, where cells will be
+ * appended to it, so that the next begin with it need not; and ends the parking.
+ * Never needed for a correct result.  Queued on the library's own stream.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_DEVICE_LIMIT, RKV_E_HOST_MEMORY,
+ * RKV_E_DEVICE_CALL, RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_fetch(rkv_cache *cache, uint32_t sequence);
 
 /* Shifts the cells at positions [from, to) by delta (either sign), in place: no
  * K is touched and nothing is copied, wherever the cells lie.  A rotary embedding

@@ -7,7 +7,7 @@
 
 /* --------------------------------------------------------------------- moves */
 
-static rkv_status add_move(rkvi_cache *c, const rkvi_move *m)
+rkv_status rkvi_cache_add_move(rkvi_cache *c, const rkvi_move *m)
 {
     if (c->n_moves == c->moves_room) {
         const uint32_t room = 2 * c->moves_room + 64;
@@ -21,7 +21,7 @@ static rkv_status add_move(rkvi_cache *c, const rkvi_move *m)
     return RKV_OK;
 }
 
-static rkv_status leaving_room(rkvi_cache *c, uint32_t more)
+rkv_status rkvi_cache_leaving_room(rkvi_cache *c, uint32_t more)
 {
     if (c->n_leaving + more <= c->leaving_room)
         return RKV_OK;
@@ -85,7 +85,7 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
         want_marks(c, layer, l->device_place); /* a bring-back of an aborted step may be in flight */
     if (l->state == RKVI_LEAVING && l->device_place != RKVI_NO_PLACE) {
         m.enter_step = l->enter_step;
-        rkv_status s = add_move(c, &m);
+        rkv_status s = rkvi_cache_add_move(c, &m);
         if (s == RKV_OK)
             rkvi_tile_apply(l, RKVI_TILE_REOPEN);
         return s;
@@ -96,7 +96,7 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
     if (s != RKV_OK)
         return s;
-    s = add_move(c, &m);
+    s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(&c->layers[layer].device, m.place);
         return s;
@@ -116,7 +116,7 @@ static rkv_status copy_tile(rkvi_cache *c, const growth *g, uint32_t layer)
     rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
     if (s != RKV_OK)
         return s;
-    s = add_move(c, &m);
+    s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(&c->layers[layer].device, m.place);
         return s;
@@ -140,7 +140,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
     const rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_OPEN};
     uint32_t place;
     if (passes && *n_transit < c->cfg->transit_tiles) {
-        rkv_status s = add_move(c, &m);
+        rkv_status s = rkvi_cache_add_move(c, &m);
         if (s != RKV_OK)
             return s;
         l->device_addr = c->transit[c->transit_of[layer]].addr + *n_transit * c->cfg->layers[layer].geom.bytes;
@@ -151,7 +151,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
     rkv_status s = rkvi_cache_take_device(c, layer, &place);
     if (s != RKV_OK)
         return s;
-    s = add_move(c, &m);
+    s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(&c->layers[layer].device, place);
         return s;
@@ -168,7 +168,7 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_KEEP};
     if (window_has_room(c, layer) && l->device_place != RKVI_NO_PLACE) {
-        rkv_status s = add_move(c, &m);
+        rkv_status s = rkvi_cache_add_move(c, &m);
         c->layers[layer].n_window += s == RKV_OK;
         l->is_due = s == RKV_OK;
         return s;
@@ -182,9 +182,9 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
             return s;
         l->out_mark = RKVI_MARK_PENDING;
     }
-    rkv_status s = leaving_room(c, c->n_moves + 1);
+    rkv_status s = rkvi_cache_leaving_room(c, c->n_moves + 1);
     if (s == RKV_OK)
-        s = add_move(c, &m);
+        s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK && !m.has_copy)
         rkvi_cache_give_host(c, layer, l);
     if (s == RKV_OK) /* this step is c->step + 1: the next begin, for the prediction */
@@ -410,6 +410,8 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
         s = decide_others(c, n_transit, out_waited);
     free(n_transit);
     if (s == RKV_OK) {
+        for (e = 0; e < batch->n_entries; e++)
+            c->parked[batch->entries[e].sequence] = false;
         c->step++;
         return RKV_OK;
     }
@@ -442,7 +444,7 @@ static rkv_status promote_item(rkvi_cache *c, const rkvi_ring_item *it, uint32_t
     m.place = rkvi_pool_take(pool);
     if (m.place == RKVI_NO_PLACE)
         return RKV_OK; /* active tiles hold the room: another time */
-    rkv_status s = add_move(c, &m);
+    rkv_status s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(pool, m.place);
         return s;
@@ -575,6 +577,7 @@ void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
 void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
+    c->layers[m->layer].n_window -= l->state == RKVI_IN_WINDOW;
     rkvi_tile_apply(l, RKVI_TILE_LEAVE);
     l->is_due = false;
     l->enter_step = c->step + (m->in_step ? 1 : 2);

@@ -118,6 +118,8 @@ typedef struct rkvi_cache {
     bool decide_all;         /* sequences beside the batch may hold tiles that are due */
     uint64_t n_segments;     /* of all sequences */
     uint32_t *passed;        /* [sequence * n_layers + layer]: segments seen to be out of sight */
+    bool *parked;            /* [sequence] */
+    uint64_t fetched_in;     /* newest copy in of a tile fetched ahead of its step (timeline in) */
     bool look_again;         /* a shared tile lost a sequence that may have been the last to see it */
     rkvi_cache_end_of *check;/* [sequence], rkvi_cache_check_* */
     uint64_t check_tiles, check_segments;

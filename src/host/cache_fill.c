@@ -119,6 +119,7 @@ void rkvi_cache_fill_replace(rkvi_cache *c, uint32_t sequence, rkvi_seq *with)
         rkvi_cache_release_tile(c, s->tiles[t]);
     rkvi_seq_free(s);
     c->look_again = true;
+    c->parked[sequence] = false;
     *s = *with;
     *with = (rkvi_seq){0};
 }

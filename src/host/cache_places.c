@@ -57,12 +57,13 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
     c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
     c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
     c->passed = calloc((size_t)cfg->n_sequences * cfg->n_layers, sizeof *c->passed);
+    c->parked = calloc(cfg->n_sequences, sizeof *c->parked);
     c->check = calloc(cfg->n_sequences, sizeof *c->check);
     c->joined = calloc(cfg->n_sequences, sizeof *c->joined);
     c->copies = calloc(cfg->n_sequences, sizeof *c->copies);
     c->cover = calloc(cfg->capacity_tiles, rkvi_div_up(cfg->tile_cells, 64) * sizeof *c->cover);
-    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->passed || !c->check ||
-        !c->joined || !c->copies || !c->cover) {
+    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->passed || !c->parked ||
+        !c->check || !c->joined || !c->copies || !c->cover) {
         rkvi_cache_free(c);
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
     }
@@ -100,6 +101,7 @@ void rkvi_cache_free(rkvi_cache *c)
     free(c->transit_of);
     free(c->new_tiles);
     free(c->passed);
+    free(c->parked);
     free(c->check);
     free(c->joined);
     free(c->copies);
@@ -153,7 +155,8 @@ static bool reclaim_host(rkvi_cache *c, uint32_t layer)
 {
     for (uint32_t t = 0; t < c->tiles.capacity; t++) {
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, t, layer);
-        if (c->tiles.tiles[t].serial && l->state == RKVI_IN_WINDOW && l->host_place != RKVI_NO_PLACE) {
+        if (c->tiles.tiles[t].serial && l->state == RKVI_IN_WINDOW && !l->is_due &&
+            l->host_place != RKVI_NO_PLACE) {
             rkvi_cache_give_host(c, layer, l);
             return true;
         }

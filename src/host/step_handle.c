@@ -414,7 +414,13 @@ void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
         const rkvi_pool *p = &h->cache.layers[l].host;
         out->free_tail_places += p->n_free;
         out->used_tail_places += p->n_places - p->n_free;
+        const rkvi_pool *d = &h->cache.layers[l].device;
+        out->free_device_places += d->n_free;
+        out->used_device_places += d->n_places - d->n_free;
+        out->used_device_place_bytes += (d->n_places - d->n_free) * d->place_bytes;
     }
+    for (uint32_t q = 0; q < h->cfg.n_sequences; q++)
+        out->parked_sequences += h->cache.parked[q];
 }
 
 void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_state *out)

@@ -114,6 +114,9 @@ rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
 /* Accepted cells of the token tree at a sequence's end, in one KV layer. */
 rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
                             void *stream);
+/* A device call failed between enqueueing and marking: the host waits for the
+ * library's streams, or the handle ends.  Returns the status, with its text. */
+rkv_status rkvi_step_failed(rkv_cache *h, rkv_status s);
 
 /* The status of a device call: a fault poisons the handle. */
 rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s);
