@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sequences that are parked and fetched: the same bits as if they never were,
- * places that others get, books right after each call.
+ * Sequences that are parked and fetched, windows that change: the same bits as
+ * if they never were, places that others get, books right after each call.
  */
 #include "step_fixture.h"
 
@@ -56,6 +56,8 @@ static void check_books(const fx *w)
         assert_int_equal(ls->device.n_places - ls->device.n_free, device);
         assert_int_equal(ls->host.n_places - ls->host.n_free, host);
         assert_int_equal(ls->n_window, window);
+        assert_true(window <= w->cache->cfg.layers[l].window_tiles);
+        assert_int_equal(w->cache->cfg.layers[l].device_places, ls->device.n_places);
         assert_int_equal(ls->n_tail, tail);
     }
 }
@@ -73,8 +75,11 @@ static void check_parked(const fx *w, uint32_t seq)
 
 static void move(fx *w, uint64_t *r)
 {
-    const uint32_t q = below(r, SEQS);
-    if (below(r, 3)) {
+    const uint32_t q = below(r, SEQS), layer = below(r, 2);
+    if (below(r, 4) == 0) {
+        const uint64_t cells[] = {RKV_RESIDENT_NONE, RKV_RESIDENT_AUTO, RKV_RESIDENT_ALL, below(r, 40) * T};
+        fx_ok(rkv_cache_set_residency(w->cache, layer, cells[below(r, 4)]), "set_residency");
+    } else if (below(r, 3)) {
         fx_park(w, q);
         check_parked(w, q);
     } else {

@@ -197,8 +197,8 @@ typedef struct rkv_site_params {
 #define RKV_SITE_PARAMS_INIT {.struct_size = sizeof(rkv_site_params)}
 
 /* Device memory from the engine's allocator.  alloc returns 256-byte aligned
- * device memory or NULL; both are called inside rkv_cache_create and
- * rkv_cache_destroy only, on the calling thread.  All NULL: the executor's. */
+ * device memory or NULL; both are called inside rkv_cache_create, _destroy and
+ * _set_residency only, on the calling thread.  All NULL: the executor's. */
 typedef struct rkv_allocator {
     void *(*alloc)(void *user, uint64_t size_bytes);
     void (*free)(void *user, void *ptr, uint64_t size_bytes);
@@ -320,6 +320,24 @@ RKV_API void rkv_cache_destroy(rkv_cache *cache);
 /* Clears all sequences.  Does not block; work in flight goes on safely.
  * Errors: RKV_E_STATE with a step open. */
 RKV_API rkv_status rkv_cache_clear(rkv_cache *cache);
+
+/* A KV layer's window on a live cache: resident_cells as in its parameters
+ * (RKV_RESIDENT_AUTO: the budget at creation).  Bits don't depend on it.
+ *   smaller   Window tile-layers beyond the budget go to the tail, those of the
+ *             highest serials (the youngest) first; then whole extents of device
+ *             memory, up to a sixteenth of the KV layer's each and 32 MiB at
+ *             least, are given back to the allocator, after what is left in them
+ *             was moved.  Blocks until all work so far has ended.
+ *   larger    Takes device memory in such extents; promotion fills it from the
+ *             ring as the tail is read.  Does not wait for work in flight.
+ * rkv_kv_layer_info tells the budget, rkv_cache_info device_bytes.
+ * Errors: RKV_E_ARGUMENT (no such KV layer), RKV_E_OVERFLOW, RKV_E_STATE (a step
+ * is open), RKV_E_UNSUPPORTED (the KV layer was created without a tail),
+ * RKV_E_DEVICE_LIMIT, RKV_E_DEVICE_MEMORY, RKV_E_HOST_LIMIT (the tail becomes
+ * larger than was counted at creation), RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL,
+ * RKV_E_POISONED.  The budget is as before then; tile-layers may have gone to the
+ * tail, and come back like others. */
+RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, uint64_t resident_cells);
 
 /* Effective values of all parameters. */
 typedef struct rkv_cache_info {

@@ -127,7 +127,8 @@ typedef struct rkvi_cache {
     uint64_t *cover;         /* scratch: a bit for each cell of each tile */
 } rkvi_cache;
 
-/* Device memory: one block per KV layer, and the room for transit. */
+/* Device memory: the room for transit, and one block per KV layer; or (NULL) the
+ * caller adds extents to the pools of device places. */
 typedef struct rkvi_cache_memory {
     void **layers;
     void *transit;

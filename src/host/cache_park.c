@@ -25,7 +25,7 @@ static uint32_t *parked_refs(const rkvi_cache *c, uint32_t sequence)
 }
 
 /* One that is on its way out already only needs to enter. */
-static rkv_status leave(rkvi_cache *c, uint32_t tile, uint32_t layer, bool *out_waited)
+rkv_status rkvi_cache_leave(rkvi_cache *c, uint32_t tile, uint32_t layer, bool *out_waited)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     const rkvi_move m = {.kind = RKVI_MOVE_LEAVE,
@@ -59,7 +59,7 @@ static rkv_status leave_layer(rkvi_cache *c, const rkvi_seq *s, uint32_t layer, 
             const bool is_on_device =
                 l->state == RKVI_ON_DEVICE || l->state == RKVI_IN_WINDOW || l->state == RKVI_LEAVING;
             if (is_on_device && !l->is_due && l->host_valid == (pass == 0) && refs[tile] == c->tiles.tiles[tile].refs)
-                st = leave(c, tile, layer, out_waited);
+                st = rkvi_cache_leave(c, tile, layer, out_waited);
         }
     return st;
 }

@@ -24,6 +24,9 @@ void rkvi_cache_enter_now(rkvi_cache *c);
 /* The same, for a sequence that was parked. */
 void rkvi_cache_parked(rkvi_cache *c, uint32_t sequence);
 
+/* One such move; the tile-layer is on the device or leaving. */
+rkv_status rkvi_cache_leave(rkvi_cache *c, uint32_t tile, uint32_t layer, bool *out_waited);
+
 /* Plans BRING_BACK moves of the last tile, where cells will be appended to it.
  * RKV_E_DEVICE_LIMIT, RKV_E_HOST_MEMORY: nothing changed. */
 rkv_status rkvi_cache_fetch(rkvi_cache *c, uint32_t sequence);

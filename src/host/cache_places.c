@@ -8,17 +8,19 @@
 static rkv_status layer_init(rkvi_layer_state *l, const rkvi_layer_config *lc, void *memory)
 {
     const uint32_t places = (uint32_t)lc->device_places, host = (uint32_t)lc->host_places;
-    rkv_status s = rkvi_pool_init(&l->device, lc->geom.bytes, places, places);
+    const uint32_t most = (uint32_t)lc->most_tiles; /* a live cache's window may grow and shrink */
+    rkv_status s = rkvi_pool_init_for(&l->device, lc->geom.bytes, places, lc->device_extent_places, most);
+    for (unsigned char *at = memory; s == RKV_OK && memory && rkvi_pool_next_extent_bytes(&l->device);) {
+        const uint64_t bytes = rkvi_pool_next_extent_bytes(&l->device);
+        rkvi_pool_add(&l->device, at);
+        at += bytes;
+    }
+    if (s == RKV_OK && host)
+        s = rkvi_pool_init_for(&l->host, lc->geom.bytes, host, lc->extent_places, most);
     if (s != RKV_OK)
         return s;
-    rkvi_pool_add(&l->device, memory);
-    if (host) {
-        s = rkvi_pool_init(&l->host, lc->geom.bytes, host, lc->extent_places);
-        if (s != RKV_OK)
-            return s;
-    }
-    l->device_marks = calloc(places, sizeof *l->device_marks);
-    l->host_in = calloc(host + 1u, sizeof *l->host_in);
+    l->device_marks = calloc(rkvi_pool_indices(&l->device), sizeof *l->device_marks);
+    l->host_in = calloc(rkvi_pool_indices(&l->host) + 1, sizeof *l->host_in);
     if (l->device_marks && l->host_in)
         return RKV_OK;
     return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the marks of %u places", places + host);
@@ -74,7 +76,7 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
     }
     transit_init(c, mem->transit);
     for (uint32_t l = 0; l < cfg->n_layers; l++) {
-        s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers[l]);
+        s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers ? mem->layers[l] : NULL);
         if (s != RKV_OK) {
             rkvi_cache_free(c);
             return s;

@@ -97,6 +97,42 @@ static uint64_t extra_places(sum *x, const rkvi_config *cfg)
     return mul(x, cfg->n_sequences, 2 * lag_tiles + 3);
 }
 
+/* Device memory of a KV layer with a tail comes in up to 16 extents, so that a
+ * smaller window gives whole ones back; not in small ones, which allocators
+ * round up. */
+static uint64_t device_extent(const rkvi_config *cfg, const rkvi_layer_config *layer)
+{
+    const uint64_t most = larger(cfg->device_extent_bytes / layer->geom.bytes, 1);
+    const uint64_t places = larger(rkvi_div_up(layer->device_places, 16), most);
+    return layer->has_tail ? smaller(places, layer->device_places) : layer->device_places;
+}
+
+uint64_t rkvi_config_device_places(const rkvi_layer_config *layer, uint64_t window_tiles)
+{
+    return smaller(layer->most_tiles, window_tiles + layer->extra_places);
+}
+
+/* A promoted tile-layer keeps its host copy only while host places suffice;
+ * those that are leaving need one each: 4 a sequence. */
+uint64_t rkvi_config_host_places(const rkvi_config *cfg, const rkvi_layer_config *layer, uint64_t window_tiles)
+{
+    return smaller(layer->most_tiles, layer->most_tiles - window_tiles + 4 * (uint64_t)cfg->n_sequences);
+}
+
+void rkvi_config_set_window(rkvi_config *cfg, uint32_t layer, uint64_t window_tiles, uint64_t device_places)
+{
+    rkvi_layer_config *l = &cfg->layers[layer];
+    const uint64_t before = l->device_places * l->geom.bytes;
+    cfg->window_bytes += (window_tiles - l->window_tiles) * l->geom.bytes; /* wraps back where it falls */
+    l->window_tiles = window_tiles;
+    l->device_places = device_places;
+    l->host_places = larger(l->host_places, rkvi_config_host_places(cfg, l, window_tiles));
+    cfg->device_bytes += device_places * l->geom.bytes - before;
+    cfg->active_bytes = 0;
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        cfg->active_bytes += (cfg->layers[i].device_places - cfg->layers[i].window_tiles) * cfg->layers[i].geom.bytes;
+}
+
 static void size_places(sum *x, rkvi_config *cfg, const rkvi_trial *trial)
 {
     const uint64_t extra = extra_places(x, cfg);
@@ -106,13 +142,13 @@ static void size_places(sum *x, rkvi_config *cfg, const rkvi_trial *trial)
         const uint64_t all = layer->most_tiles = most_tiles(x, cfg, i);
         layer->window_tiles = window_tiles(cfg, layer, trial);
         layer->has_tail = layer->window_tiles < all;
+        layer->extra_places = extra;
+        layer->first_window_tiles = layer->window_tiles;
         /* A KV layer without a tail has a place for every tile that it holds. */
-        layer->device_places = layer->has_tail ? smaller(all, add(x, layer->window_tiles, extra)) : all;
-        /* A promoted tile-layer keeps its host copy only while host places
-         * suffice; those that are leaving need one each: 4 a sequence. */
-        layer->host_places =
-            layer->has_tail ? smaller(all, all - layer->window_tiles + 4 * (uint64_t)cfg->n_sequences)
-                            : 0;
+        layer->device_places =
+            layer->has_tail ? smaller(all, add(x, layer->window_tiles, extra)) : all;
+        layer->device_extent_places = device_extent(cfg, layer);
+        layer->host_places = layer->has_tail ? rkvi_config_host_places(cfg, layer, layer->window_tiles) : 0;
         const uint64_t beyond = layer->device_places - layer->window_tiles;
         cfg->window_bytes = add(x, cfg->window_bytes, mul(x, layer->window_tiles, layer->geom.bytes));
         cfg->active_bytes = add(x, cfg->active_bytes, mul(x, beyond, layer->geom.bytes));

@@ -37,8 +37,8 @@ struct rkv_cache {
     pthread_mutex_t lock;
     bool lock_made;
 
-    /* device memory, from create to destroy */
-    void **layer_memory;
+    /* device memory, from create to destroy; that of places is known to the
+     * cache's pools, extent by extent */
     void *ring_memory, *transit_memory, *partials;
     float *turned; /* q turned back: max_turns times */
     rkvi_step_tables *tables; /* steps_ahead */
@@ -77,6 +77,14 @@ struct rkv_cache {
     char poison_text[256];
     rkv_cache_stats stats;
 };
+
+/* ---- step_handle.c: device memory, the engine's or the executor's */
+
+rkv_status rkvi_handle_alloc(rkv_cache *h, uint64_t bytes, void **out); /* 0 bytes: none */
+void rkvi_handle_free(rkv_cache *h, void *ptr, uint64_t bytes);
+/* The next extent of a KV layer's pool; one whose places are all taken by the caller. */
+rkv_status rkvi_handle_add_extent(rkv_cache *h, uint32_t layer);
+void rkvi_handle_drop_extent(rkv_cache *h, uint32_t layer, uint32_t extent);
 
 /* ---- step_copy.c: everything that crosses a link */
 
