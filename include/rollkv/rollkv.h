@@ -549,6 +549,17 @@ RKV_API rkv_status rkv_sequence_shift(rkv_cache *cache, uint32_t sequence, int64
 RKV_API rkv_status rkv_sequence_can_shift(const rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to,
                                           int64_t delta);
 
+/* Rewrites a sequence's tiles with dead cells (after ranges were removed) into
+ * fewer, dense ones.  Tiles that other sequences share stay as they are, and so
+ * do runs of tiles where it would save none.  A cell keeps its position and its
+ * stored bytes; which cells come together in a leaf changes, so the last bits of
+ * later outputs may, as with any other way of putting a sequence together.
+ * Blocks until all work so far has ended; cells go by way of the host.  Takes
+ * room for the new tiles before it gives the old ones back.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_CAPACITY, RKV_E_DEVICE_LIMIT,
+ * RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL, RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_compact(rkv_cache *cache, uint32_t sequence);
+
 /* --------------------------------------------------------------------- step */
 
 enum { RKV_REGIME_AUTO = 0, RKV_REGIME_DECODE = 1, RKV_REGIME_PREFILL = 2 };

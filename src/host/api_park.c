@@ -32,6 +32,12 @@ rkv_status rkv_sequence_fetch(rkv_cache *cache, uint32_t sequence)
     return s == RKV_OK ? rkvi_api_leave(cache, __func__, rkvi_handle_fetch(cache, sequence)) : s;
 }
 
+rkv_status rkv_sequence_compact(rkv_cache *cache, uint32_t sequence)
+{
+    const rkv_status s = enter_idle(cache, sequence, __func__);
+    return s == RKV_OK ? rkvi_api_leave(cache, __func__, rkvi_handle_compact(cache, sequence)) : s;
+}
+
 /* The budget in tiles; a KV layer without a tail can't get one. */
 static rkv_status window_tiles(const rkvi_config *cfg, uint32_t layer, uint64_t cells, uint64_t *out)
 {

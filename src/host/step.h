@@ -64,6 +64,7 @@ rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence,
 rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 rkv_status rkvi_handle_park(rkv_cache *h, uint32_t sequence);
 rkv_status rkvi_handle_fetch(rkv_cache *h, uint32_t sequence);
+rkv_status rkvi_handle_compact(rkv_cache *h, uint32_t sequence);
 /* At most most_tiles; the KV layer has a tail. */
 rkv_status rkvi_handle_set_window(rkv_cache *h, uint32_t layer, uint64_t window_tiles);
 
