@@ -488,6 +488,11 @@ void fx_remove(fx *w, uint32_t seq, int64_t from, int64_t to)
 void fx_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
     fx_ok(rkv_sequence_append_from(w->cache, dst, src, from, to), "append_from");
+    fx_note_append_from(w, dst, src, from, to);
+}
+
+void fx_note_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to)
+{
     for (uint64_t i = 0; i < w->n_cells[src]; i++)
         if (w->cells[src][i].pos >= from && w->cells[src][i].pos < to)
             w->cells[dst][w->n_cells[dst]++] = w->cells[src][i];

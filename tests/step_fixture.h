@@ -131,6 +131,7 @@ void fx_clear(fx *w, uint32_t seq);
 void fx_keep(fx *w, uint32_t seq);
 void fx_remove(fx *w, uint32_t seq, int64_t from, int64_t to);
 void fx_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to);
+void fx_note_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to); /* in the record alone */
 void fx_park(fx *w, uint32_t seq);
 void fx_fetch(fx *w, uint32_t seq);
 

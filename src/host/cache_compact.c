@@ -8,6 +8,17 @@
 
 /* ---------------------------------------------------------------------- runs */
 
+/* Cells that a KV layer has freed don't come together with others in a tile:
+ * it would look as if it held them. */
+static bool alike(const rkvi_cache *c, uint32_t a, uint32_t b)
+{
+    for (uint32_t l = 0; l < c->cfg->n_layers; l++)
+        if (rkvi_tile_layer_is_held(rkvi_cache_tile_layer(c, a, l)) !=
+            rkvi_tile_layer_is_held(rkvi_cache_tile_layer(c, b, l)))
+            return false;
+    return true;
+}
+
 /* Items [t, *z) are to be rewritten, or item t stays. */
 static bool next_run(const rkvi_cache *c, const rkvi_seq *s, const rkvi_compaction *k, uint32_t t, uint32_t *z)
 {
@@ -15,7 +26,7 @@ static bool next_run(const rkvi_cache *c, const rkvi_seq *s, const rkvi_compacti
     uint64_t cells = 0;
     *z = t;
     if (k->cells[t] < T)
-        for (; *z < s->n_tiles && c->tiles.tiles[s->tiles[*z]].refs == 1; ++*z)
+        for (; *z < s->n_tiles && c->tiles.tiles[s->tiles[*z]].refs == 1 && alike(c, s->tiles[t], s->tiles[*z]); ++*z)
             cells += k->cells[*z];
     if (*z > t && rkvi_div_up(cells, T) < *z - t)
         return true;

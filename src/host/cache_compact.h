@@ -4,8 +4,8 @@
  *           \____ run: 2 to 1 ___/          \__ run: 2 to 1 __/
  *   after   [aaaabbb ]           [shared  ][cccd    ]
  *
- * A run is of tiles that this sequence alone has; it is rewritten where that
- * saves a tile.  Cells keep their order, positions, turns and bytes. */
+ * A run is of tiles that this sequence alone has, and that are held in the same
+ * KV layers; it is rewritten where that saves a tile.  Cells keep their order, positions, turns and bytes. */
 #ifndef RKVI_CACHE_COMPACT_H
 #define RKVI_CACHE_COMPACT_H
 
@@ -23,7 +23,7 @@ typedef struct rkvi_compaction {
     rkvi_compact_piece *pieces; /* by rising `to` */
     uint32_t n_pieces, n_new;
     uint32_t *new_tiles;        /* records, once taken */
-    uint8_t *present;           /* [new tile * n_layers + layer]: some of its cells are held */
+    uint8_t *present;           /* [new tile * n_layers + layer]: its cells are held */
     uint32_t *cells, *first;    /* [item of the sequence's tiles] how many it has, its first segment */
 } rkvi_compaction;
 

@@ -13,6 +13,8 @@ rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t 
     c->n_segments -= s->n_segments;
     const uint32_t gone = rkvi_seq_remove(s, from, to);
     c->n_segments += s->n_segments;
+    rkvi_cache_look_from_start(c, sequence);
+    c->parked[sequence] = c->parked[sequence] && s->n_tiles;
     s->n_tree = 0; /* api lets no part of a tree be cut */
     for (uint32_t i = 0; i < gone; i++)
         rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
@@ -29,7 +31,6 @@ void rkvi_cache_sequence_accept(rkvi_cache *c, uint32_t sequence, const uint32_t
     rkvi_cache_look_from_start(c, sequence);
     for (uint32_t i = 0; i < gone; i++)
         rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
-    c->parked[sequence] = c->parked[sequence] && s->n_tiles;
 }
 
 rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to)
