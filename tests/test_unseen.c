@@ -213,7 +213,8 @@ static void test_shared(void **state)
 {
     (void)state;
     fx w, all;
-    fx_model m = model(false, RKV_RESIDENT_NONE, RKV_RESIDENT_AUTO), k = model(true, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL);
+    fx_model m = model(false, RKV_RESIDENT_NONE, RKV_RESIDENT_AUTO);
+    fx_model k = model(true, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL);
     m.executor = FX_CHECK;
     fx_open(&w, &m);
     fx_open(&all, &k);
@@ -245,6 +246,40 @@ static void test_shared(void **state)
     assert_int_equal(i.freed_tiles, (561 - 16 - WIDTH + 1) / T);
     fx_check_empty(&w);
     assert_int_equal(fx_layer(&w, 1).freed_tiles, 0);
+    fx_close(&w);
+    fx_close(&all);
+}
+
+/* Shifted down, rows must still find what they see. */
+static void test_shifted(void **state)
+{
+    (void)state;
+    static const float frequencies[] = {1, 0.3f, 0.1f, 0.03f};
+    fx w, all;
+    fx_model m = model(false, RKV_RESIDENT_NONE, RKV_RESIDENT_AUTO);
+    fx_model k = model(true, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL);
+    m.params.rope = k.params.rope = (rkv_rope_params){.frequencies = frequencies, .n_frequencies = 4};
+    fx_open(&w, &m);
+    fx_open(&all, &k);
+    fx *both[] = {&w, &all};
+    for (uint32_t i = 0; i < 2; i++) {
+        fx_append(both[i], 0, 400, RKV_REGIME_PREFILL, 1);
+        fx_ok(rkv_sequence_remove(both[i]->cache, 0, 4, 104), "remove");
+        fx_ok(rkv_sequence_shift(both[i]->cache, 0, 104, RKV_POS_END, -100), "shift");
+        both[i]->n_cells[0] = 0; /* the record does not go with it */
+    }
+    for (uint32_t i = 0; i < 60; i++) {
+        const int64_t pos = 300 + i;
+        const fx_entry e = {.seq = 0, .rows = 1, .tag = 900 + i, .positions = &pos};
+        fx_step(&w, &e, 1);
+        fx_step(&all, &e, 1);
+        assert_true(fx_same(&w, &all));
+    }
+    /* Few cells behind those that are kept: rows would see these, which are gone. */
+    fx_append(&w, 1, 100, RKV_REGIME_PREFILL, 5000);
+    fx_ok(rkv_sequence_remove(w.cache, 1, 16, 90), "remove");
+    expect(rkv_sequence_can_shift(w.cache, 1, 90, RKV_POS_END, -74), "the lowest end would be");
+    expect(rkv_sequence_shift(w.cache, 1, 90, RKV_POS_END, -74), "the lowest end would be");
     fx_close(&w);
     fx_close(&all);
 }
@@ -287,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_lag),
         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_shifted),
         cmocka_unit_test(test_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
