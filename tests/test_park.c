@@ -306,6 +306,54 @@ static void test_no_host_room(void **state)
     fx_close(&w);
 }
 
+static rkv_status call(fx *w, uint32_t which)
+{
+    switch (which) {
+    case 0: return rkv_sequence_park(w->cache, 0);
+    case 1: return rkv_sequence_fetch(w->cache, 0);
+    case 2: return rkv_cache_set_residency(w->cache, 0, 2 * T);
+    case 3: return rkv_cache_set_residency(w->cache, 0, 40 * T);
+    default: return rkv_sequence_compact(w->cache, 0);
+    }
+}
+
+/* Each device call of each of them fails in turn: the books are right, and the
+ * call can be made again. */
+static void test_failed_calls(void **state)
+{
+    (void)state;
+    static const rkvi_device_call kinds[] = {RKVI_CALL_COPY, RKVI_CALL_EVENT_RECORD, RKVI_CALL_STREAM_WAIT,
+                                             RKVI_CALL_MEM_ALLOC, RKVI_CALL_EVENT_SYNC};
+    uint32_t n_failed = 0;
+    for (uint32_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        fx w;
+        fx_model m = model(6 * T);
+        m.executor = FX_CHECK;
+        fx_open(&w, &m);
+        fx_append(&w, 0, 12 * T + 3, RKV_REGIME_PREFILL, 1);
+        fx_append(&w, 0, 1, RKV_REGIME_DECODE, 900);
+        fx_remove(&w, 0, 3 * T + 8, 4 * T + 8);
+        for (uint32_t which = 0; which < 5; which++) {
+            rkv_status s = RKV_E_DEVICE_CALL;
+            for (uint64_t nth = 1; s != RKV_OK; nth++) {
+                rkvi_device_fail_call(w.core, kinds[k], nth, RKV_E_DEVICE_CALL);
+                s = call(&w, which);
+                rkvi_device_fail_call(w.core, kinds[k], 0, RKV_OK);
+                assert_true(s == RKV_OK || s == RKV_E_DEVICE_CALL);
+                check_books(&w);
+                n_failed += s != RKV_OK;
+            }
+        }
+        fx_compare_fresh(&w, 0, 4);
+        fx_append(&w, 0, 20, RKV_REGIME_PREFILL, 2000);
+        fx_compare_fresh(&w, 0, 4);
+        fx_check_empty(&w);
+        fx_close(&w);
+    }
+    print_message("%u calls failed\n", n_failed);
+    assert_true(n_failed > 30);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -314,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_hundred),
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_no_host_room),
+        cmocka_unit_test(test_failed_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

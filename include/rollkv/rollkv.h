@@ -371,7 +371,7 @@ typedef struct rkv_kv_layer_info {
     rkv_type type_k, type_v;
     float k_scale, v_scale;
     uint32_t leaf_cells;             /* L: partials are per block of L cells of a tile */
-    uint64_t resident_cells;         /* effective, whole tiles; capacity or more: never a tail */
+    uint64_t resident_cells;         /* effective, whole tiles; without a tail where has_tail is 0 */
     uint64_t tile_layer_device_bytes, tile_layer_host_bytes;
     uint64_t window_tiles;           /* in the window now */
     uint64_t tail_tiles;             /* read from the tail now */
@@ -439,7 +439,8 @@ RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *
 
 /* A sequence is an index in [0, n_sequences), empty at first.  Its cells have
  * strictly increasing positions.  The calls below are legal between steps
- * while work is in flight; they enqueue nothing and do not block. */
+ * while work is in flight; they enqueue nothing and do not block, but where they
+ * say so (park, fetch, compact). */
 
 #define RKV_POS_END ((int64_t)1 << 62)
 typedef struct rkv_pos_range {
