@@ -6,7 +6,7 @@
 #include "tile.h"
 
 #define ok(call) assert_int_equal(call, RKV_OK)
-#define N_STATES 5
+#define N_STATES 6
 
 /* As drawn in tile.h: {from, event, to}; what is not listed is illegal. */
 static const struct arrow {
@@ -30,6 +30,11 @@ static const struct arrow {
     {RKVI_IN_WINDOW, RKVI_TILE_RELEASE, RKVI_ABSENT},
     {RKVI_LEAVING, RKVI_TILE_RELEASE, RKVI_ABSENT},
     {RKVI_IN_TAIL, RKVI_TILE_RELEASE, RKVI_ABSENT},
+    {RKVI_ON_DEVICE, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_IN_WINDOW, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_LEAVING, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_IN_TAIL, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_FREED, RKVI_TILE_RELEASE, RKVI_ABSENT},
 };
 
 static const struct arrow *arrow_of(rkvi_tile_state from, rkvi_tile_event event)
