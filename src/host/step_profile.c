@@ -169,11 +169,14 @@ rkv_status rkvi_profile_output(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
     const unsigned char *m = h->now->mirror.host;
+    const uint32_t *map =
+        h->plan.is_mapped ? (const uint32_t *)(const void *)(m + h->plan.row_map_off) : NULL;
     const call what = {.profile = h->profile,
                        .is_last = true,
                        .tables = {.entries = (const rkvi_entry *)(m + pc->entries_off),
                                   .rows = (const rkvi_row *)(m + h->plan.rows_off),
                                   .spans = (const rkvi_span *)(m + pc->spans_off),
+                                  .row_map = map,
                                   .layer = c->site->kv_layer,
                                   .q_heads = c->site->n_q_heads,
                                   .kv_heads = c->layer->geom.n_heads,
