@@ -17,6 +17,7 @@ typedef struct call {
     uint64_t n, slot0;
     bool is_first, is_last;
     rkvi_mass_tables tables;
+    int64_t begin[]; /* [row], of the last call */
 } call;
 
 /* -------------------------------------------------------------- start and stop */
@@ -116,12 +117,24 @@ static rkvi_range *ranges_of(const rkv_cache *h, const call *c)
     return r;
 }
 
+static void fill_begin(const rkv_cache *h, call *c)
+{
+    for (uint32_t e = 0; e < h->batch.n_entries; e++) {
+        const rkvi_batch_entry *be = &h->batch.entries[e];
+        for (uint32_t r = 0; r < be->n_rows; r++)
+            c->begin[be->row0 + r] = rkvi_seq_pos_begin(&h->cache.seqs[be->sequence]);
+    }
+    c->tables.begin = c->begin;
+}
+
 static rkv_status enqueue(rkv_cache *h, const call *what, void *stream)
 {
-    call *c = malloc(sizeof *c);
+    call *c = malloc(sizeof *c + h->batch.n_rows * sizeof *c->begin);
     if (!c)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a host call of a profile");
     *c = *what;
+    if (c->is_last)
+        fill_begin(h, c);
     rkvi_range *ranges = ranges_of(h, c);
     const rkv_status s =
         rkvi_dev(host_call, h->dev, take_over, c, ranges, ranges ? what->n : 0, stream);
@@ -169,11 +182,14 @@ rkv_status rkvi_profile_output(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
     const unsigned char *m = h->now->mirror.host;
+    const uint32_t *map =
+        h->plan.is_mapped ? (const uint32_t *)(const void *)(m + h->plan.row_map_off) : NULL;
     const call what = {.profile = h->profile,
                        .is_last = true,
                        .tables = {.entries = (const rkvi_entry *)(m + pc->entries_off),
                                   .rows = (const rkvi_row *)(m + h->plan.rows_off),
                                   .spans = (const rkvi_span *)(m + pc->spans_off),
+                                  .row_map = map,
                                   .layer = c->site->kv_layer,
                                   .q_heads = c->site->n_q_heads,
                                   .kv_heads = c->layer->geom.n_heads,
