@@ -33,7 +33,7 @@ static __device__ __forceinline__ void rkvk_copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* The same, n up to 4. */
+/* The same, n up to 7. */
 static __device__ __forceinline__ void rkvk_copy_wait_but(uint32_t n)
 {
     switch (n) {
@@ -41,8 +41,17 @@ static __device__ __forceinline__ void rkvk_copy_wait_but(uint32_t n)
     case 1: rkvk_copy_wait<1>(); break;
     case 2: rkvk_copy_wait<2>(); break;
     case 3: rkvk_copy_wait<3>(); break;
-    default: rkvk_copy_wait<4>();
+    case 4: rkvk_copy_wait<4>(); break;
+    case 5: rkvk_copy_wait<5>(); break;
+    case 6: rkvk_copy_wait<6>(); break;
+    default: rkvk_copy_wait<7>();
     }
+}
+
+/* Some warps of a block meet: `threads` in all, at barrier `id` (1 to 15). */
+static __device__ __forceinline__ void rkvk_barrier(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
 
 #endif
