@@ -17,14 +17,14 @@
  *   output   O^T (dims x N) = V^T * P^T, in the warp's registers
  *
  * At the leaf's end the subs' O, m and l meet in shared memory, a chunk of 8
- * columns and 128 dims at a time: warp c adds up column c, sub after sub, so
+ * columns and some dims at a time: warp c adds up column c, sub after sub, so
  * that the order, and with it the bits, is the same however many warps share a
- * sub.  Warp c then takes its columns' leaf through the tree fixed by leaf number,
- * whose pending nodes lie on a stack in shared memory; nobody else touches them.
- * Loads for the next leaves stay under way all the while.
+ * sub, and goes on to the tree (rkvk_stream_tree.cuh).  Loads for the next leaves
+ * stay under way all the while.
  *
- * Columns side by side (rkvk_stream_path): 8 or 16 in a warp; for more, warps share
- * the stream of an owner, each with its columns (or, for D 512, half of the dims).
+ * There is a kernel for each way to lay out columns (rkvk_stream_path), taken by the
+ * most rows of an item: up to 8 columns, 16, 32.  Each is right for any number, in
+ * several goes, and all have the same bits.
  *
  * Cells outside the span, or seen by no row here, are not read: zeros stand for
  * them.  Masked scores are selected away before the maximum.  Cells that another
@@ -34,32 +34,17 @@
 #define RKVK_ATTEND_STREAM_CUH
 
 #include "rkvk_launch.cuh"
-#include "rkvk_stream.cuh"
-
-/* A warp's share of a sub.  Columns of chunk n: 8n + 2t and the next one. */
-template <typename P>
-struct rkvk_sub_state {
-    float o[P::NC][P::S::VT][4];
-    float m[P::NC][2], l[P::NC][2]; /* m in units of ln 2 */
-    uint32_t sees[P::NC][2];        /* c0 | c1 << 16 of the current leaf */
-};
-
-/* Column w of each chunk in warp w; [part] as in rkvk_stream_path, h. */
-template <typename P>
-struct rkvk_node_state {
-    float o[P::NC][P::J][P::H][P::VEC];
-    float m[P::NC][P::HC], l[P::NC][P::HC];
-};
+#include "rkvk_stream_tree.cuh"
 
 /* --------------------------------------------------------------------- load */
 
-/* The columns' q as fragments of B; zeros where there is no column. */
+/* All warps but the first: the columns' q as fragments of B; zeros where there is no column. */
 template <typename P>
 static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_stream_work &w)
 {
     using S = typename P::S;
     const rkvi_tensor q = rkvk_item_q(a, *w.item);
-    for (int i = (int)threadIdx.x; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS) {
+    for (int i = (int)threadIdx.x - 32; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS - 32) {
         const int lane = i & 31, n = i / 32 % P::NC, step = i / 32 / P::NC % S::STEPS, hc = i / 32 / P::NC / S::STEPS;
         const uint32_t column = (uint32_t)((hc * P::NC + n) * 8 + (lane >> 2));
         float x[4] = {0, 0, 0, 0};
@@ -79,17 +64,29 @@ static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_strea
 
 /* Warp 0: each column's reach, and the queue's first leaves.  A column that isn't
  * there sees nothing. */
-template <typename S>
-static __device__ void rkvk_stream_reach(rkvk_stream_smem<S> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w)
+template <typename P>
+static __device__ void rkvk_stream_reach(rkvk_stream_smem<P> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w)
 {
     const uint32_t lane = threadIdx.x;
     rkvk_reach r = rkvk_reach_none();
     if (lane < w.n_columns)
         r = rkvk_reach_of(a, rkvk_item_row(a, *w.item, (w.column0 + lane) / w.group));
-    if (lane < S::CHUNKS * 8)
+    if (lane < P::COLUMNS)
         sm.reach[lane] = r;
     rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(r));
     rkvk_queue_fill(sm.queue, a, w.walk, 0);
+}
+
+/* Warp 1, while warp 0 waits for the rows: the first leaves' tables and cells come closer. */
+static __device__ void rkvk_stream_warm(const rkvi_attend_args &a, const rkvk_stream_work &w)
+{
+    const uint64_t leaf = w.walk.leaf0 + (uint64_t)rkvk_lane();
+    if (leaf >= w.walk.leaf1)
+        return;
+    const rkvi_span span = a.spans[w.walk.entry->span0 + leaf];
+    const uint64_t base = a.bases[w.walk.entry->base0 + span.tile];
+    if (base != 0)
+        rkvk_prefetch((const uint8_t *)base + w.walk.head * a.geom.head_bytes);
 }
 
 /* ------------------------------------------------------------------ one sub */
@@ -180,60 +177,71 @@ static __device__ __forceinline__ void rkvk_sub_weights(rkvk_sub_state<P> &st, f
 
 template <typename P>
 static __device__ __forceinline__ void rkvk_sub_scores(float (&s)[P::S::MT][P::NC][4],
-                                                       const rkvk_stream_smem<typename P::S> &sm,
+                                                       const rkvk_stream_smem<P> &sm,
                                                        const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
                                                        const rkvk_place<P> &at, uint32_t n_tiles)
 {
     using S = typename P::S;
     constexpr int STEPS = S::STEPS / S::KP;
-#pragma unroll
-    for (int i = 0; i < S::MT; i++) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        float x[P::NC][4];
 #pragma unroll
         for (int n = 0; n < P::NC; n++)
-            s[i][n][0] = s[i][n][1] = s[i][n][2] = s[i][n][3] = 0.0f;
-        if ((uint32_t)i < n_tiles)
+            x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0.0f;
 #pragma unroll 1
-            for (int k = 0; k < S::KP; k++) {
-                rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
-                const rkvk_k_rows rows = {ring + feed.out, nullptr};
-                if (RKVK_PROBE != 1) rkvk_scores<S::TK, S::DK, S::K_PITCH, STEPS, P::NC>(s[i], rows, at.q + k * STEPS * P::NC * 32, 0,
-                                                                   rkvk_lane());
-                rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
+        for (int k = 0; k < S::KP; k++) {
+            rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
+            const rkvk_k_rows rows = {ring + feed.out, nullptr};
+            rkvk_scores<S::TK, S::DK, S::K_PITCH, STEPS, P::NC>(x, rows, at.q + k * STEPS * P::NC * 32, 0,
+                                                               rkvk_lane());
+            rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
+        }
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                s[S::MT - 1][n][j] = x[n][j]; /* i is below n_tiles: the last one ends up here */
+                if (i == 0)
+                    s[0][n][j] = x[n][j];
             }
     }
 }
 
 template <typename P>
 static __device__ __forceinline__ void rkvk_sub_output(rkvk_sub_state<P> &st, const uint2 (&p)[P::S::MT][P::NC],
-                                                       const rkvk_stream_smem<typename P::S> &sm,
+                                                       const rkvk_stream_smem<P> &sm,
                                                        const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
                                                        const rkvk_place<P> &at, uint32_t n_tiles)
 {
     using S = typename P::S;
     const int tile0 = at.part / P::HC * P::TW; /* of a piece */
+#pragma unroll 1
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        uint2 b[P::NC];
 #pragma unroll
-    for (int i = 0; i < S::MT; i++)
-        if ((uint32_t)i < n_tiles)
+        for (int n = 0; n < P::NC; n++)
+            b[n] = i == 0 ? p[0][n] : p[S::MT - 1][n];
 #pragma unroll
-            for (int k = 0; k < S::VP; k++) {
-                rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
-                const rkvk_v_rows rows = {ring + feed.out, nullptr, 0, 16};
-                if (RKVK_PROBE != 1)
+        for (int k = 0; k < S::VP; k++) {
+            rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
+            const rkvk_v_rows rows = {ring + feed.out, nullptr, 0, 16};
 #pragma unroll
-                for (int v = 0; v < P::TW; v++) {
-                    uint32_t x[4];
-                    rkvk_v_tile<S::TV, S::DV, S::V_PITCH>(x, rows, tile0 + v, rkvk_lane());
+            for (int v = 0; v < P::TW; v++) {
+                uint32_t x[4];
+                rkvk_v_tile<S::TV, S::DV, S::V_PITCH>(x, rows, tile0 + v, rkvk_lane());
 #pragma unroll
-                    for (int n = 0; n < P::NC; n++)
-                        rkvk_mma<S::TV == RKV_TYPE_BF16>(st.o[n][k * P::TW + v], x, p[i][n].x, p[i][n].y);
-                }
-                rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
+                for (int n = 0; n < P::NC; n++)
+                    rkvk_mma<S::TV == RKV_TYPE_BF16>(st.o[n][k * P::TW + v], x, b[n].x, b[n].y);
             }
+            rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
+        }
+    }
 }
 
 /* Tiles of a sub: none is as good as tiles that no column sees. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_sub_run(rkvk_sub_state<P> &st, const rkvk_stream_smem<typename P::S> &sm,
+static __device__ __forceinline__ void rkvk_sub_run(rkvk_sub_state<P> &st, const rkvk_stream_smem<P> &sm,
                                                     const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
                                                     const rkvk_place<P> &at, const rkvk_sub &sub)
 {
@@ -255,281 +263,11 @@ static __device__ __forceinline__ void rkvk_sub_run(rkvk_sub_state<P> &st, const
     rkvk_sub_output<P>(st, p, sm, a, ring, feed, at, sub.n);
 }
 
-/* --------------------------------------------------------------- subs to leaf */
-
-/* To shared memory: chunk n of the warp's columns, tiles [j * CT, (j + 1) * CT). */
-template <typename P>
-static __device__ __forceinline__ void rkvk_sub_put(rkvk_stream_smem<typename P::S> &sm, const rkvk_sub_state<P> &st,
-                                                    int n, int j)
-{
-    using S = typename P::S;
-    const int lane = rkvk_lane(), g = lane >> 2, warp = rkvk_warp();
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-        const int column = 2 * (lane & 3) + c;
-        float *row = sm.o[warp][column];
-#pragma unroll
-        for (int v = 0; v < S::CT; v++) {
-            row[v * 16 + rkvk_v_dim<S::TV>(0, 0, g)] = st.o[n][j * S::CT + v][c];
-            row[v * 16 + rkvk_v_dim<S::TV>(0, 1, g)] = st.o[n][j * S::CT + v][c + 2];
-        }
-        if (j == 0 && g == 0)
-            sm.ml[warp][n][column] = make_float2(st.m[n][c], st.l[n][c]);
-    }
-}
-
-template <int VEC>
-static __device__ __forceinline__ void rkvk_vec_load(float (&x)[VEC], const float *p)
-{
-    if constexpr (VEC == 4) {
-        const float4 v = *reinterpret_cast<const float4 *>(p);
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-    } else {
-        const float2 v = *reinterpret_cast<const float2 *>(p);
-        x[0] = v.x, x[1] = v.y;
-    }
-}
-
-template <int VEC>
-static __device__ __forceinline__ void rkvk_vec_store(float *p, const float (&x)[VEC])
-{
-    if constexpr (VEC == 4)
-        *reinterpret_cast<float4 *>(p) = make_float4(x[0], x[1], x[2], x[3]);
-    else
-        *reinterpret_cast<float2 *>(p) = make_float2(x[0], x[1]);
-}
-
-/* Does the lane have elements in a row of CT tiles?  Each row is 16-byte aligned. */
-template <typename P>
-static __device__ __forceinline__ bool rkvk_has_elements(void)
-{
-    return P::VEC * 32 == P::S::CT * 16 || rkvk_lane() * P::VEC < P::S::CT * 16;
-}
-
-/* The subs that the warps have put there join the leaf, in their order. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_leaf_join(rkvk_node_state<P> &leaf,
-                                                      const rkvk_stream_smem<typename P::S> &sm, int n, int j)
-{
-    const int column = rkvk_warp(), lane = rkvk_has_elements<P>() ? rkvk_lane() : 0;
-#pragma unroll
-    for (int h = 0; h < P::H; h++) {
-        /* Where j > 0 or this is a further part of the dims, m and l have been joined. */
-        float m = leaf.m[n][h % P::HC], l = leaf.l[n][h % P::HC];
-#pragma unroll
-        for (int u = 0; u < P::U; u++) {
-            const float2 ml = sm.ml[h * P::U + u][n][column];
-            float x[P::VEC];
-            rkvk_vec_load<P::VEC>(x, &sm.o[h * P::U + u][column][lane * P::VEC]);
-            const float top = fmaxf(m, ml.x), base = top == rkvk_empty_m() ? 0.0f : top;
-            const float f = rkvk_exp2(__fadd_rn(m, -base)), e = rkvk_exp2(__fadd_rn(ml.x, -base));
-            l = __fmaf_rn(ml.y, e, __fmul_rn(l, f));
-#pragma unroll
-            for (int i = 0; i < P::VEC; i++)
-                leaf.o[n][j][h][i] = __fmaf_rn(x[i], e, __fmul_rn(leaf.o[n][j][h][i], f));
-            m = top;
-        }
-        if (j == P::J - 1 && h / P::HC == P::HD - 1) {
-            leaf.m[n][h % P::HC] = m;
-            leaf.l[n][h % P::HC] = l;
-        }
-    }
-}
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_node_clear(rkvk_node_state<P> &x)
-{
-#pragma unroll
-    for (int n = 0; n < P::NC; n++) {
-#pragma unroll
-        for (int h = 0; h < P::HC; h++) {
-            x.m[n][h] = rkvk_empty_m();
-            x.l[n][h] = 0.0f;
-        }
-#pragma unroll
-        for (int j = 0; j < P::J; j++)
-#pragma unroll
-            for (int h = 0; h < P::H; h++)
-#pragma unroll
-                for (int i = 0; i < P::VEC; i++)
-                    x.o[n][j][h][i] = 0.0f;
-    }
-}
-
-/* m in natural units, o and l relative to what it says after rounding; o in V's units. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_leaf_finish(rkvk_node_state<P> &x, float unit)
-{
-#pragma unroll
-    for (int n = 0; n < P::NC; n++)
-#pragma unroll
-        for (int h = 0; h < P::HC; h++) {
-            const float m2 = x.m[n][h], m = __fmul_rn(m2, RKVK_LN2);
-            const float f = m2 == rkvk_empty_m() ? 1.0f : rkvk_exp2(__fadd_rn(m2, -__fmul_rn(m, RKVK_LOG2E)));
-            x.m[n][h] = m;
-            x.l[n][h] = __fmul_rn(x.l[n][h], f);
-#pragma unroll
-            for (int j = 0; j < P::J; j++)
-#pragma unroll
-                for (int d = 0; d < P::HD; d++)
-#pragma unroll
-                    for (int i = 0; i < P::VEC; i++) {
-                        float &o = x.o[n][j][d * P::HC + h][i];
-                        o = __fmul_rn(o, __fmul_rn(f, unit));
-                    }
-        }
-}
-
-/* ----------------------------------------------------------------- the tree */
-
-/* A pending node's column: o, m, l, and padding to 16 bytes. */
-template <typename S>
-static __host__ __device__ constexpr int rkvk_pending_floats(void)
-{
-    return S::DV + 4;
-}
-
-template <typename P>
-static __device__ __forceinline__ float *rkvk_pending(const rkvk_stream_work &w, uint32_t level, uint32_t column)
-{
-    return w.stack + (level * w.n_columns + column) * (uint32_t)rkvk_pending_floats<typename P::S>();
-}
-
-/* Calls f(column, n, h) for the warp's columns that are there. */
-template <typename P, typename F>
-static __device__ __forceinline__ void rkvk_each_own(const rkvk_stream_work &w, F f)
-{
-#pragma unroll
-    for (int n = 0; n < P::NC; n++)
-#pragma unroll
-        for (int h = 0; h < P::HC; h++) {
-            const uint32_t column = (uint32_t)((h * P::NC + n) * 8 + rkvk_warp());
-            if (column < w.n_columns)
-                f(column, n, h);
-        }
-}
-
-/* First element of the lane's in a column's o, as pending nodes have them. */
-template <typename P>
-static __device__ __forceinline__ int rkvk_element(int j, int d)
-{
-    return (d * P::J + j) * P::S::CT * 16 + rkvk_lane() * P::VEC;
-}
-
-/* The node at `level` of the stack, whose leaves come before, joins the state.
- * Where one side is empty, the other one is taken, bit by bit. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_pending_join(rkvk_node_state<P> &x, const rkvk_stream_work &w,
-                                                         uint32_t level)
-{
-    rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
-        const float *node = rkvk_pending<P>(w, level, column);
-        const float m = node[P::S::DV], l = node[P::S::DV + 1];
-        if (m == rkvk_empty_m())
-            return;
-        const bool take = x.m[n][h] == rkvk_empty_m();
-        const rkvk_factors f = rkvk_merge_factors(m, x.m[n][h]);
-        x.l[n][h] = take ? l : rkvk_merge_value(f, l, x.l[n][h]);
-        x.m[n][h] = take ? m : f.m;
-        if (rkvk_has_elements<P>())
-#pragma unroll
-            for (int j = 0; j < P::J; j++)
-#pragma unroll
-                for (int d = 0; d < P::HD; d++) {
-                    float (&o)[P::VEC] = x.o[n][j][d * P::HC + h], y[P::VEC];
-                    rkvk_vec_load<P::VEC>(y, node + rkvk_element<P>(j, d));
-#pragma unroll
-                    for (int i = 0; i < P::VEC; i++)
-                        o[i] = take ? y[i] : rkvk_merge_value(f, y[i], o[i]);
-                }
-    });
-}
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_pending_push(const rkvk_node_state<P> &x, const rkvk_stream_work &w,
-                                                         uint32_t level)
-{
-    rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
-        float *node = rkvk_pending<P>(w, level, column);
-        if (rkvk_lane() == 0)
-            *reinterpret_cast<float2 *>(node + P::S::DV) = make_float2(x.m[n][h], x.l[n][h]);
-        if (rkvk_has_elements<P>())
-#pragma unroll
-            for (int j = 0; j < P::J; j++)
-#pragma unroll
-                for (int d = 0; d < P::HD; d++)
-                    rkvk_vec_store<P::VEC>(node + rkvk_element<P>(j, d), x.o[n][j][d * P::HC + h]);
-    });
-}
-
-/* Which leaves are pending: lane i keeps the first one of the node at level i. */
-struct rkvk_pending_list {
-    uint32_t n;
-    uint64_t leaf;
-};
-
-/* Leaf `done` is in the state; `next` is the one to come, where there is one.  What
- * the tree joins before it is joined, and the result put on the stack; after the
- * last leaf all is joined, and stays in the state. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_pending_add(rkvk_node_state<P> &x, const rkvk_stream_work &w,
-                                                        rkvk_pending_list &list, uint64_t done, bool more, uint64_t next)
-{
-    while (list.n > 0) {
-        const uint64_t top = __shfl_sync(0xffffffffu, list.leaf, (int)list.n - 1);
-        if (more && !rkvk_tree_merges(top, done, next))
-            break;
-        rkvk_pending_join<P>(x, w, --list.n);
-        done = top;
-    }
-    if (more) {
-        rkvk_pending_push<P>(x, w, list.n);
-        list.leaf = rkvk_lane() == (int)list.n ? done : list.leaf;
-        list.n++;
-    }
-}
-
 /* ------------------------------------------------------------------- kernel */
-
-/* The dim of element `at` of a column's o as pending nodes have them. */
-template <typename P>
-static __device__ __forceinline__ int rkvk_stream_dim(int d, int at)
-{
-    const int v = at / 16; /* of the warp's tiles */
-    return (v / P::TW * P::TP + d * P::TW + v % P::TW) * 16 + at % 16;
-}
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_stream_write(const rkvi_attend_args &a, const rkvk_node_state<P> &x,
-                                                         const rkvk_stream_work &w)
-{
-    constexpr int DV = P::S::DV;
-    const uint64_t slot_floats = (uint64_t)a.q_heads * (DV + 2);
-    rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
-        const uint32_t c = w.column0 + column, head = w.walk.head * w.group + c % w.group;
-        float *slot = a.partials + (w.item->slot + c / w.group) * slot_floats;
-        float *m = slot + (uint64_t)a.q_heads * DV + head;
-        if (rkvk_lane() == 0) {
-            m[0] = x.m[n][h];
-            m[a.q_heads] = x.l[n][h];
-        }
-        if (rkvk_has_elements<P>())
-#pragma unroll
-            for (int j = 0; j < P::J; j++)
-#pragma unroll
-                for (int d = 0; d < P::HD; d++) {
-                    const int dim = rkvk_stream_dim<P>(d, j * P::S::CT * 16 + rkvk_lane() * P::VEC);
-#pragma unroll
-                    for (int i = 0; i < P::VEC; i += 2) /* slots are 8-byte aligned */
-                        *reinterpret_cast<float2 *>(slot + (uint64_t)head * DV + dim + i) =
-                            make_float2(x.o[n][j][d * P::HC + h][i], x.o[n][j][d * P::HC + h][i + 1]);
-                }
-    });
-}
 
 template <typename P>
 static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st,
-                                                      const rkvk_stream_smem<typename P::S> &sm, const rkvk_leaf &leaf,
+                                                      const rkvk_stream_smem<P> &sm, const rkvk_leaf &leaf,
                                                       int part)
 {
 #pragma unroll
@@ -544,7 +282,7 @@ static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st,
 
 /* All subs of a leaf, and their sum in `sum`. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rkvk_stream_smem<typename P::S> &sm,
+static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rkvk_stream_smem<P> &sm,
                                                      const rkvi_attend_args &a, const rkvk_stream_work &w,
                                                      const uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at,
                                                      uint32_t cur)
@@ -570,7 +308,6 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
         for (int n = 0; n < P::NC; n++)
 #pragma unroll
             for (int j = 0; j < P::J; j++) {
-                if (RKVK_PROBE >= 1 && !(RKVK_PROBE == 3) && st.o[n][j * S::CT][0] != -12345.0f) continue;
                 rkvk_sub_put<P>(sm, st, n, j);
                 __syncthreads();
                 rkvk_leaf_join<P>(sum, sm, n, j);
@@ -582,7 +319,7 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
 
 /* Some columns, over all leaves of the item. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<typename P::S> &sm,
+static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &sm,
                                                            const rkvi_attend_args &a, rkvk_stream_work &w)
 {
     using S = typename P::S;
@@ -594,7 +331,11 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<type
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32)
         rkvk_stream_reach(sm, a, w);
-    rkvk_stream_q<P>(a, w);
+    else {
+        if (threadIdx.x < 64)
+            rkvk_stream_warm(a, w);
+        rkvk_stream_q<P>(a, w);
+    }
     __syncthreads();
     const uint32_t stages = (w.region_bytes - q_bytes - stack_bytes) / S::STAGE / P::U;
     const uint32_t n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST, owner = warp % P::U;
@@ -615,25 +356,11 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<type
         const uint64_t number = sm.queue.leaf[cur % RKVK_QUEUE].number;
         rkvk_leaf_run<P>(x, sm, a, w, ring, feed, at, cur);
         const bool more = cur + 1 != sm.queue.n_queued;
-        rkvk_pending_add<P>(x, w, list, number, more, more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0);
+        rkvk_pending_add<P>(x, a, w, list, number, more, more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0);
     }
-    rkvk_stream_write<P>(a, x, w);
-}
-
-template <typename S>
-static __device__ __forceinline__ void rkvk_stream_pass(rkvk_stream_smem<S> &sm, const rkvi_attend_args &a,
-                                                        rkvk_stream_work &w)
-{
-    if (S::CHUNKS == 1 || w.n_columns <= 8)
-        rkvk_stream_columns<rkvk_stream_path<S, 1, 1>>(sm, a, w);
-    else if constexpr (S::CHUNKS == 2)
-        rkvk_stream_columns<rkvk_stream_path<S, 1, 2>>(sm, a, w);
-    else if constexpr (S::CHUNKS == 4) {
-        if (w.n_columns <= 16)
-            rkvk_stream_columns<rkvk_stream_path<S, 2, 1>>(sm, a, w);
-        else
-            rkvk_stream_columns<rkvk_stream_path<S, 2, 2>>(sm, a, w);
-    }
+    rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
+        rkvk_node_put<P>(x, n, h, rkvk_slot_at<P>(a, w, column));
+    });
 }
 
 /* Nodes that may be pending: one for each level at which two of the leaves meet. */
@@ -643,92 +370,126 @@ static __device__ __forceinline__ uint32_t rkvk_depth(uint64_t leaf0, uint64_t l
 }
 
 /* Least room of q and the rings: the rest of the region is for pending nodes. */
-template <typename S>
+template <typename P>
 static __host__ __device__ constexpr uint32_t rkvk_ring_least(void)
 {
-    return RKVK_RING_LEAST * RKVK_STREAM_WARPS * S::STAGE + S::STEPS * S::CHUNKS * 32 * sizeof(uint2);
+    return RKVK_RING_LEAST * RKVK_STREAM_WARPS * P::S::STAGE +
+           P::S::STEPS * P::NC * P::HC * 32 * (uint32_t)sizeof(uint2);
 }
 
 /* Block = item * KV heads + head. */
-template <typename S>
-static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, 2)
+template <typename P>
+static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
     rkvk_stream(const rkvk_stream_args d, const uint64_t n_blocks)
 {
+    using S = typename P::S;
     extern __shared__ __align__(16) uint8_t raw[];
-    rkvk_stream_smem<S> &sm = *reinterpret_cast<rkvk_stream_smem<S> *>(raw);
+    rkvk_stream_smem<P> &sm = *reinterpret_cast<rkvk_stream_smem<P> *>(raw);
     const rkvi_attend_args &a = d.a;
     const uint64_t index = rkvk_block();
     if (index >= n_blocks)
         return;
     rkvk_stream_work w;
     w.item = a.items + index / a.geom.n_heads;
+    if (threadIdx.x == 0) { /* what will be wanted next, where entries are few */
+        rkvk_prefetch(a.entries);
+        rkvk_prefetch(a.rows);
+    }
     w.walk = {a.entries + w.item->entry, w.item->leaf0, w.item->leaf1, (uint32_t)(index % a.geom.n_heads)};
     w.group = a.q_heads / a.geom.n_heads;
-    w.region = raw + sizeof(rkvk_stream_smem<S>);
+    w.region = raw + sizeof(rkvk_stream_smem<P>);
     w.region_bytes = d.region_bytes;
-    w.depth = rkvk_depth(w.walk.leaf0, w.walk.leaf1);
+    const uint32_t depth = rkvk_depth(w.walk.leaf0, w.walk.leaf1);
+    w.depth = depth ? depth - 1 : 0;
     const uint32_t column_bytes = w.depth * (uint32_t)rkvk_pending_floats<S>() * 4;
-    const uint32_t fit = w.depth ? (d.region_bytes - rkvk_ring_least<S>()) / column_bytes : 8 * S::CHUNKS;
-    const uint32_t most = fit < 1 ? 1 : fit < 8 * S::CHUNKS ? fit : 8 * S::CHUNKS;
+    const uint32_t fit = w.depth ? (d.region_bytes - rkvk_ring_least<P>()) / column_bytes : P::COLUMNS;
+    const uint32_t most = fit < 1 ? 1 : fit < P::COLUMNS ? fit : P::COLUMNS;
     const uint32_t n_columns = w.item->n_rows * w.group;
     for (w.column0 = 0; w.column0 < n_columns; w.column0 += most) {
         w.n_columns = n_columns - w.column0 < most ? n_columns - w.column0 : most;
-        rkvk_stream_pass(sm, a, w);
+        rkvk_stream_columns<P>(sm, a, w);
     }
 }
 
 /* ----------------------------------------------------------------- launcher */
 
-/* `regions`: a variant's, by device. */
+/* `regions`: a variant's, by device and path. */
 #define RKVK_DEVICES 64
+#define RKVK_PATHS 3
 
-/* Two blocks a multiprocessor where that leaves enough, else one. */
+/* As many blocks a multiprocessor as registers allow, where that leaves enough. */
+template <typename P>
+static int rkvk_stream_prepare(uint32_t *region, int sm_bytes, int block_bytes)
+{
+    const int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
+    const int share = rkvk_min(block_bytes, sm_bytes / P::BLOCKS - 1024);
+    const int room = (share - fixed >= least ? share : block_bytes) - fixed;
+    if (room < least)
+        return (int)cudaErrorInvalidConfiguration;
+    *region = (uint32_t)room / 16 * 16;
+    return rkvk_load((const void *)rkvk_stream<P>, (size_t)fixed + *region);
+}
+
 template <typename S>
-static int rkvk_stream_prepare(uint32_t *regions)
+static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
 {
     int device, sm_bytes, block_bytes;
+    uint32_t region[RKVK_PATHS];
     cudaError_t e = cudaGetDevice(&device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (e != cudaSuccess)
-        return (int)e;
-    const int fixed = (int)sizeof(rkvk_stream_smem<S>), least = (int)rkvk_ring_least<S>() + 8 * 1024;
-    const int half = rkvk_min(block_bytes, sm_bytes / 2 - 1024);
-    const int room = (half - fixed >= least ? half : block_bytes) - fixed;
-    if (device >= RKVK_DEVICES || room < least)
-        return (int)cudaErrorInvalidConfiguration;
-    const int region = room / 16 * 16, status = rkvk_load((const void *)rkvk_stream<S>, (size_t)(fixed + region));
+    if (e != cudaSuccess || device >= RKVK_DEVICES)
+        return e != cudaSuccess ? (int)e : (int)cudaErrorInvalidConfiguration;
+    int status = rkvk_stream_prepare<typename S::narrow>(&region[0], sm_bytes, block_bytes);
     if (status == 0)
-        regions[device] = (uint32_t)region;
+        status = rkvk_stream_prepare<typename S::middle>(&region[1], sm_bytes, block_bytes);
+    if (status == 0)
+        status = rkvk_stream_prepare<typename S::wide>(&region[2], sm_bytes, block_bytes);
+    for (int i = 0; i < RKVK_PATHS && status == 0; i++)
+        regions[device][i] = region[i];
     return status;
 }
 
+template <typename P>
+static int rkvk_stream_run(uint32_t region, const rkvi_attend_args *a, uint64_t grid, void *stream)
+{
+    const rkvk_stream_args d = {*a, region};
+    return rkvk_run(rkvk_stream<P>, &d, grid, rkvk_grid(grid), dim3(RKVK_STREAM_THREADS),
+                    sizeof(rkvk_stream_smem<P>) + region, stream);
+}
+
+/* The path is a matter of speed: all have the same bits. */
 template <typename S>
-static int rkvk_stream_launch(const uint32_t *regions, const rkvi_attend_args *a, uint64_t grid, void *stream)
+static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_attend_args *a, uint64_t grid,
+                              void *stream)
 {
     int device;
     const cudaError_t e = cudaGetDevice(&device);
     if (e != cudaSuccess)
         return (int)e;
-    if (device >= RKVK_DEVICES || regions[device] == 0)
+    if (device >= RKVK_DEVICES || regions[device][0] == 0)
         return (int)cudaErrorInvalidConfiguration;
-    const rkvk_stream_args d = {*a, regions[device]};
-    return grid ? rkvk_run(rkvk_stream<S>, &d, grid, rkvk_grid(grid), dim3(RKVK_STREAM_THREADS),
-                           sizeof(rkvk_stream_smem<S>) + d.region_bytes, stream)
-                : 0;
+    const uint64_t columns = (uint64_t)a->max_rows * (a->q_heads / a->geom.n_heads);
+    if (grid == 0)
+        return 0;
+    if (columns > 0 && columns <= S::narrow::COLUMNS)
+        return rkvk_stream_run<typename S::narrow>(regions[device][0], a, grid, stream);
+    if (columns > 0 && columns <= S::middle::COLUMNS)
+        return rkvk_stream_run<typename S::middle>(regions[device][1], a, grid, stream);
+    return rkvk_stream_run<typename S::wide>(regions[device][2], a, grid, stream);
 }
 
 #define RKVK_STREAM_VARIANT(name, type_k, type_v, dk, dv)                                                      \
-    static uint32_t regions_##name[RKVK_DEVICES];                                                              \
+    static uint32_t regions_##name[RKVK_DEVICES][RKVK_PATHS];                                                  \
     extern "C" int rkvk_decode_##name(const rkvi_attend_args *a, uint64_t grid, void *stream)                  \
     {                                                                                                          \
         return rkvk_stream_launch<rkvk_stream_shape<type_k, type_v, dk, dv>>(regions_##name, a, grid, stream); \
     }                                                                                                          \
     extern "C" int rkvk_decode_##name##_prepare(void)                                                          \
     {                                                                                                          \
-        return rkvk_stream_prepare<rkvk_stream_shape<type_k, type_v, dk, dv>>(regions_##name);                 \
+        return rkvk_stream_prepare_all<rkvk_stream_shape<type_k, type_v, dk, dv>>(regions_##name);             \
     }
 
 #endif

@@ -22,6 +22,22 @@ static __device__ __forceinline__ void rkvk_copy16(uint32_t dst, const void *src
                  : "memory");
 }
 
+/* What is read once makes room in L2 first: tables, q and partials stay there. */
+static __device__ __forceinline__ uint64_t rkvk_once_policy(void)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+static __device__ __forceinline__ void rkvk_copy16_once(uint32_t dst, const void *src, bool valid, uint64_t policy)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;"
+                 :
+                 : "r"(dst), "l"(src), "r"(valid ? 16 : 0), "l"(policy)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void rkvk_copy_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -46,6 +62,12 @@ static __device__ __forceinline__ void rkvk_copy_wait_but(uint32_t n)
     case 6: rkvk_copy_wait<6>(); break;
     default: rkvk_copy_wait<7>();
     }
+}
+
+/* Asks for the line at p, which is not waited for. */
+static __device__ __forceinline__ void rkvk_prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
 }
 
 /* Some warps of a block meet: `threads` in all, at barrier `id` (1 to 15). */

@@ -22,26 +22,30 @@
 #define RKVK_SUBS 8          /* of a leaf: part of the bits */
 #define RKVK_STREAM_WARPS 8
 #define RKVK_STREAM_THREADS (32 * RKVK_STREAM_WARPS)
-#ifndef RKVK_PIECE_MOST
-#define RKVK_PIECE_MOST 128  /* bytes of a row */
-#endif
-#ifndef RKVK_CT
-#define RKVK_CT 4
-#endif
-#ifndef RKVK_PROBE
-#define RKVK_PROBE 0
-#endif
 #define RKVK_RING_MOST 8u    /* stages of an owner */
-#define RKVK_RING_LEAST 2u   /* stages a warp */
+#define RKVK_RING_LEAST 1u   /* stages a warp: two for an owner of several */
 
 /* Pieces of a row: a whole number of steps of 16 elements each. */
-static __host__ __device__ constexpr int rkvk_pieces(int row_bytes, int step_bytes)
+static __host__ __device__ constexpr int rkvk_pieces(int row_bytes, int step_bytes, int most_bytes)
 {
-    int n = (row_bytes + RKVK_PIECE_MOST - 1) / RKVK_PIECE_MOST;
+    int n = (row_bytes + most_bytes - 1) / most_bytes;
     while (row_bytes / step_bytes % n != 0)
         n++;
     return n;
 }
+
+template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM>
+struct rkvk_stream_path;
+
+template <bool FIRST, typename A, typename B>
+struct rkvk_either {
+    using type = A;
+};
+
+template <typename A, typename B>
+struct rkvk_either<false, A, B> {
+    using type = B;
+};
 
 template <rkv_type TYPE_K, rkv_type TYPE_V, int DIM_K, int DIM_V>
 struct rkvk_stream_shape {
@@ -51,44 +55,55 @@ struct rkvk_stream_shape {
     static constexpr int STEPS = DK / 16, V_TILES = DV / 16;
     static constexpr int MT = D <= 128 ? 2 : 1;  /* tiles of a sub, at most: leaves of 256 cells, else 128 */
     static constexpr int HD = D > 256 ? 2 : 1;   /* warps that share out the dims of O */
-    static constexpr int CHUNKS = D <= 192 ? 4 : D <= 256 ? 2 : 1; /* of 8 columns, in one go */
 
     static constexpr int K_ROW = rkvk_row_bytes(TK, DK), V_ROW = rkvk_row_bytes(TV, DV);
-    static constexpr int KP = rkvk_pieces(K_ROW, rkvk_row_bytes(TK, 16)), VP = rkvk_pieces(V_ROW, rkvk_row_bytes(TV, 16));
+    static constexpr int MOST = D > 192 ? 128 : 256; /* bytes of a row in a piece: smaller ones where stages are few */
+    static constexpr int KP = rkvk_pieces(K_ROW, rkvk_row_bytes(TK, 16), MOST);
+    static constexpr int VP = rkvk_pieces(V_ROW, rkvk_row_bytes(TV, 16), MOST);
     static constexpr int K_PIECE = K_ROW / KP, V_PIECE = V_ROW / VP;
     static constexpr int K_PITCH = rkvk_pitch(K_PIECE), V_PITCH = rkvk_pitch(V_PIECE);
     static constexpr int STAGE = 16 * rkvk_max(K_PITCH, V_PITCH);
 
-    /* O of a warp is exchanged so many tiles of dims at a time. */
-    static constexpr int VT = V_TILES / HD;
-    static constexpr int CT = VT % RKVK_CT == 0 ? RKVK_CT : VT;
-    static constexpr int JOIN_PITCH = CT * 16 + 4; /* columns of a fragment in different banks */
+    static constexpr int VT = V_TILES / HD; /* tiles of a warp's O */
 
-    static_assert(DK % 16 == 0 && DV % (16 * HD) == 0 && VT % CT == 0, "head dims");
+    /* For up to 8, 16 and 32 columns in one go (16 for larger dims): O and what else there is must stay in
+     * registers, so more columns have fewer blocks a multiprocessor, or warps side by side. */
+    template <int NC, int HC, int BLOCKS>
+    using path = rkvk_stream_path<rkvk_stream_shape, NC, HC, BLOCKS>;
+    using narrow = path<1, 1, 2>;
+    using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
+    using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
+
+    static_assert(DK % 16 == 0 && DV % (16 * HD) == 0, "head dims");
     static_assert(V_TILES / VP % HD == 0, "each piece is shared out");
     static_assert(!rkvk_has_scales(TK) && !rkvk_has_scales(TV), "scales aren't streamed");
 };
 
 /* How columns are laid over warps: chunks of 8, NC in a warp, HC warps side by
  * side.  Warp w is part h = w / U of owner w % U. */
-template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS>
+template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM>
 struct rkvk_stream_path {
     using S = SHAPE;
     static constexpr int NC = CHUNKS_WARP, HC = WARPS_COLUMNS, HD = S::HD, H = HC * HD;
     static constexpr int U = RKVK_STREAM_WARPS / H;
     static constexpr int ROUNDS = RKVK_SUBS / U; /* subs of an owner, one after another */
     static constexpr int TP = S::V_TILES / S::VP, TW = TP / HD; /* tiles of a piece; of these, a warp's */
-    static constexpr int J = S::VT / S::CT;
-    static constexpr int VEC = S::CT * 16 <= 64 ? 2 : 4; /* of a row of CT * 16, a lane's */
-    static constexpr int COLUMNS = 8 * NC * HC;
+    /* O of a warp is exchanged so many tiles of dims at a time. */
+    static constexpr bool IS_ROOMY = BLOCKS_SM == 1 || S::D == 256;
+    static constexpr int CT = IS_ROOMY && S::VT % 8 == 0 ? 8 : S::VT % 4 == 0 ? 4 : S::VT;
+    static constexpr int J = S::VT / CT;
+    static constexpr int JOIN_PITCH = CT * 16 + 4;    /* columns of a fragment in different banks */
+    static constexpr int VEC = CT * 16 <= 64 ? 2 : 4; /* of a row of CT * 16, a lane's */
+    static constexpr uint32_t COLUMNS = 8 * NC * HC;
+    static constexpr int BLOCKS = BLOCKS_SM; /* of a multiprocessor */
 };
 
 /* Followed by the columns' q, the stack of pending nodes, and the rings. */
-template <typename S>
+template <typename P>
 struct rkvk_stream_smem {
-    alignas(16) float o[RKVK_STREAM_WARPS][8][S::JOIN_PITCH]; /* of a chunk of columns, some tiles */
-    float2 ml[RKVK_STREAM_WARPS][2][8];                   /* [warp][chunk][column] */
-    rkvk_reach reach[S::CHUNKS * 8];                      /* of each column */
+    alignas(16) float o[RKVK_STREAM_WARPS][8][P::JOIN_PITCH]; /* of a chunk of columns, some tiles */
+    float2 ml[RKVK_STREAM_WARPS][P::NC][8];               /* [warp][chunk][column] */
+    rkvk_reach reach[P::COLUMNS];                         /* of each column */
     rkvk_queue queue;
 };
 
@@ -136,7 +151,8 @@ struct rkvk_feed {
     uint32_t leaf;    /* counted as n_queued */
     uint32_t round;
     uint32_t piece, n_k, n; /* of the sub; 0 of 0: none entered */
-    bool whole;       /* all its cells are read */
+    uint32_t cell;    /* of the tile: the sub's first */
+    bool whole;       /* all the sub's cells are read */
     uint32_t ahead;   /* pieces under way or unread */
     uint32_t in, out; /* stages, in bytes from the owner's ring */
     uint32_t ring_bytes;
@@ -151,7 +167,7 @@ static __device__ __forceinline__ void rkvk_feed_rows(uint32_t dst, const uint8_
 {
     constexpr int CHUNKS = PIECE / 16, ALL = 16 * CHUNKS, N = (ALL + THREADS - 1) / THREADS;
     constexpr bool even = THREADS % CHUNKS == 0; /* a thread stays in its place of the row */
-#pragma unroll
+#pragma unroll WHOLE ? N : 1
     for (int i = 0; i < N; i++) {
         const int at = i * THREADS + thread;
         const int row = even ? thread / CHUNKS + i * (THREADS / CHUNKS) : at / CHUNKS;
@@ -159,8 +175,8 @@ static __device__ __forceinline__ void rkvk_feed_rows(uint32_t dst, const uint8_
         const uint32_t c = cell + (uint32_t)row;
         const bool valid = WHOLE || (c >= c0 && c < c1);
         if (ALL % THREADS == 0 || at < ALL)
-            rkvk_copy16(dst + (uint32_t)(row * PITCH + chunk * 16),
-                        src + (valid ? (uint32_t)(row * ROW + chunk * 16) : 0u), valid);
+            rkvk_copy16_once(dst + (uint32_t)(row * PITCH + chunk * 16),
+                             src + (valid ? (uint32_t)(row * ROW + chunk * 16) : 0u), valid, rkvk_once_policy());
     }
 }
 
@@ -177,6 +193,7 @@ static __device__ __forceinline__ bool rkvk_feed_enter(rkvk_feed &f, const rkvk_
             const uint64_t k = a.geom.k_off + (uint64_t)sub.cell * S::K_ROW;
             f.k = leaf.head + k;
             f.to_v = (uint32_t)(a.geom.v_off + (uint64_t)sub.cell * S::V_ROW - k);
+            f.cell = sub.cell;
             f.piece = 0;
             f.n_k = sub.n * S::KP;
             f.n = f.n_k + sub.n * S::VP;
@@ -213,9 +230,12 @@ static __device__ __forceinline__ void rkvk_feed_next(rkvk_feed &f, const rkvk_q
     using S = typename P::S;
     if (f.piece == f.n && !rkvk_feed_enter<P>(f, q, a, owner))
         return;
-    const uint32_t cell = f.whole ? 0 : rkvk_sub_of<S>(q.leaf[f.leaf % RKVK_QUEUE], a.geom.leaf_cells,
-                                                       f.round * P::U + owner).cell;
-    if (f.piece < f.n_k)
+    const uint32_t cell = f.cell;
+    const bool is_k = f.piece < f.n_k;
+    if constexpr (S::K_ROW == S::V_ROW && S::KP == S::VP) /* less code */
+        rkvk_feed_piece<S::K_ROW, S::K_PIECE, S::K_PITCH, S::KP, 32 * P::H>(
+            f, q, f.k + (is_k ? 0 : f.to_v), f.piece - (is_k ? 0 : f.n_k), thread, cell);
+    else if (is_k)
         rkvk_feed_piece<S::K_ROW, S::K_PIECE, S::K_PITCH, S::KP, 32 * P::H>(f, q, f.k, f.piece, thread, cell);
     else
         rkvk_feed_piece<S::V_ROW, S::V_PIECE, S::V_PITCH, S::VP, 32 * P::H>(f, q, f.k + f.to_v, f.piece - f.n_k,
