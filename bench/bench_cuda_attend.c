@@ -212,8 +212,8 @@ static void make_prefill(world *w, site *s, const shape *x)
     rkvi_item *items = need(calloc(n, sizeof *items));
     rkvi_merge_item *merges = need(calloc(n, sizeof *merges));
     rkvi_node *nodes = need(calloc(n, sizeof *nodes));
-    for (uint64_t i = 0; i < n; i++) { /* longest first */
-        const uint32_t row = (uint32_t)((n - 1 - i) * RKVI_PREFILL_ROWS);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t row = (uint32_t)(i * RKVI_PREFILL_ROWS);
         const uint32_t rows = x->rows - row < RKVI_PREFILL_ROWS ? x->rows - row : RKVI_PREFILL_ROWS;
         items[i] = (rkvi_item){.row = row, .n_rows = rows, .leaf1 = leaves, .slot = row, .flags = RKVI_ITEM_FIRST};
         merges[i] = (rkvi_merge_item){.row = row, .n_rows = rows, .n_nodes = 1, .node0 = i, .dst = RKVI_TO_OUT};

@@ -4,11 +4,11 @@
  *
  * A block of 128 threads takes ROWS rows of one query head of an item, on M, and
  * goes through cells, on N, in blocks of BC counted from the leaf's first cell in
- * the tile.  As in FlashAttention-2, each warp has 16 rows for itself, and P goes
+ * the tile.  As in FlashAttention-2, each warp has 16 or 32 rows for itself, and P goes
  * from the accumulators of S straight into the fragments of A:
  *
- *   S (16 x BC)  = Q * K^T      Q from shared memory
- *   O (16 x DV) += P * V        state o, m, l in registers, f32
+ *   S (rows x BC)  = Q * K^T    Q from shared memory
+ *   O (rows x DV) += P * V      state o, m, l in registers, f32
  *
  * With D 512 two warps share 16 rows: both make S, each has half of O.
  *
@@ -25,6 +25,12 @@
 
 #include "rkvk_launch.cuh"
 #include "rkvk_leaves.cuh"
+#ifdef RKVK_SM90A
+#include "attend_prefill_wg.cuh"
+#endif
+
+#define RKVK_PREFILL_ITEM 128 /* rows that an item has at most (RKVI_PREFILL_ROWS): more only cost time */
+#define RKVK_PREFILL_DEVICES 64
 
 /* ---------------------------------------------------------------- constants */
 
@@ -34,8 +40,11 @@ struct rkvk_prefill_shape {
     static constexpr int DK = DIM_K, DV = DIM_V;
     static constexpr int D = rkvk_max(DK, DV);
     static constexpr int SHARE = D > 256 ? 2 : 1; /* warps that share rows */
-    static constexpr int ROWS = 16 * RKVK_WARPS / SHARE;
-    static constexpr int PARTS = 64 / ROWS; /* blocks for 64 rows */
+    /* Tiles of 16 rows of a warp: what it loads of K and V serves both.  Registers bound them. */
+    static constexpr int MT = D <= 192 ? 2 : 1;
+    static constexpr int ROWS = 16 * MT * RKVK_WARPS / SHARE;
+    static constexpr int PARTS = RKVK_PREFILL_ITEM / ROWS; /* blocks for an item's rows */
+    static constexpr bool WIDE = D <= 256; /* sm_90a: attend_prefill_wg.cuh */
     static constexpr int BC = D <= 128 ? 64 : D <= 256 ? 32 : 16;
     static constexpr int STEPS = DK / 16;   /* of Q * K^T */
     static constexpr int NT = BC / 8;       /* tiles of cells of S */
@@ -63,7 +72,7 @@ struct rkvk_prefill_smem {
     alignas(16) uint8_t v[S::BC * S::V_PITCH];
     alignas(16) uint8_t raw[S::RAW]; /* K, V, scales of K, of V, as stored */
     rkvk_queue queue;
-    rkvk_reach reach[64];
+    rkvk_reach reach[S::ROWS];
 };
 
 /* What all threads know of their work. */
@@ -74,13 +83,13 @@ struct rkvk_prefill_work {
     uint32_t row0, n_rows; /* within the item */
 };
 
-/* A thread's share of the state: rows g and g + 8 of its warp's 16, columns 2t
- * and 2t + 1 of each tile of 8 dims.  m and l are alike in the lanes of a row. */
+/* A thread's share of the state: rows g and g + 8 of its warp's tiles of 16, columns
+ * 2t and 2t + 1 of each tile of 8 dims.  m and l are alike in the lanes of a row. */
 template <typename S>
 struct rkvk_prefill_state {
-    float o[S::OT][4];
-    float m[2], l[2];
-    uint32_t sees[2]; /* c0 | c1 << 16 of the current leaf */
+    float o[S::MT][S::OT][4];
+    float m[S::MT][2], l[S::MT][2];
+    uint32_t sees[S::MT][2]; /* c0 | c1 << 16 of the current leaf */
 };
 
 /* --------------------------------------------------------------------- load */
@@ -90,6 +99,7 @@ static __device__ void rkvk_prefill_load_q(rkvk_prefill_smem<S> &sm, const rkvi_
                                            const rkvk_prefill_work &w)
 {
     const rkvi_tensor q = rkvk_item_q(a, *w.item);
+    const float sign = a.scale < 0 ? -1.0f : 1.0f; /* the scale's, so that it may count as positive */
     for (int i = (int)threadIdx.x; i < S::ROWS * S::DK / 2; i += RKVK_THREADS) {
         const int row = i / (S::DK / 2), dim = i % (S::DK / 2) * 2;
         float x = 0, y = 0;
@@ -99,26 +109,27 @@ static __device__ void rkvk_prefill_load_q(rkvk_prefill_smem<S> &sm, const rkvi_
             x = rkvk_q_at(q, at);
             y = rkvk_q_at(q, at + 1);
         }
-        *reinterpret_cast<uint32_t *>(sm.q + row * S::K_PITCH + dim * 2) = rkvk_pack<S::BF16_K>(x, y);
+        *reinterpret_cast<uint32_t *>(sm.q + row * S::K_PITCH + dim * 2) = rkvk_pack<S::BF16_K>(__fmul_rn(x, sign), __fmul_rn(y, sign));
     }
 }
 
-/* Warp 0: each row's reach, two to a lane, and the queue's first leaves. */
+/* Warp 0: each row's reach, and the queue's first leaves.  A row that isn't there
+ * sees all, so that it is in no other row's way. */
 template <typename S>
 static __device__ void rkvk_prefill_load_reach(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
                                                const rkvk_prefill_work &w)
 {
-    rkvk_reach r[2];
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t row = threadIdx.x + 32 * i;
-        r[i] = rkvk_reach_none();
-        if (row < w.n_rows)
-            r[i] = rkvk_reach_of(a, rkvk_item_row(a, *w.item, w.row0 + row));
-        sm.reach[row] = r[i];
+    rkvk_reach all = rkvk_reach_none();
+    for (uint32_t row = threadIdx.x; row < S::ROWS; row += 32) {
+        rkvk_reach r = {INT64_MIN, INT64_MAX};
+        if (row < w.n_rows) {
+            r = rkvk_reach_of(a, rkvk_item_row(a, *w.item, w.row0 + row));
+            all.lo = r.lo < all.lo ? r.lo : all.lo;
+            all.hi = r.hi > all.hi ? r.hi : all.hi;
+        }
+        sm.reach[row] = r;
     }
-    r[0].lo = r[0].lo < r[1].lo ? r[0].lo : r[1].lo;
-    r[0].hi = r[0].hi > r[1].hi ? r[0].hi : r[1].hi;
-    rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(r[0]));
+    rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(all));
     rkvk_queue_fill(sm.queue, a, w.walk, 0);
 }
 
@@ -206,125 +217,171 @@ static __device__ __forceinline__ void rkvk_dequant_rows(uint8_t *dst, const uin
 /* ---------------------------------------------------------------- one block */
 
 template <typename S>
-static __device__ __forceinline__ void rkvk_prefill_scores(const rkvk_prefill_smem<S> &sm, float (&s)[S::NT][4],
-                                                           int row0)
+static __device__ __forceinline__ void rkvk_prefill_scores(const rkvk_prefill_smem<S> &sm,
+                                                           float (&s)[S::MT][S::NT][4], int row0)
 {
     const int lane = rkvk_lane();
     const uint32_t q = rkvk_smem_addr(sm.q + (row0 + (lane & 15)) * S::K_PITCH + (lane >> 4) * 16);
     const uint32_t k =
         rkvk_smem_addr(sm.k + ((lane & 7) + (lane >> 4) * 8) * S::K_PITCH + (lane >> 3 & 1) * 16);
 #pragma unroll
-    for (int n = 0; n < S::NT; n++)
-        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+    for (int m = 0; m < S::MT; m++)
+#pragma unroll
+        for (int n = 0; n < S::NT; n++)
+            s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
 #pragma unroll
     for (int i = 0; i < S::STEPS; i++) {
-        uint32_t x[4];
-        rkvk_ldmatrix_x4(x, q + i * 32);
+        uint32_t x[S::MT][4];
+#pragma unroll
+        for (int m = 0; m < S::MT; m++)
+            rkvk_ldmatrix_x4(x[m], q + m * 16 * S::K_PITCH + i * 32);
 #pragma unroll
         for (int n = 0; n < S::NT; n += 2) {
             uint32_t b[4];
             rkvk_ldmatrix_x4(b, k + n * 8 * S::K_PITCH + i * 32);
-            rkvk_mma<S::BF16_K>(s[n], x, b[0], b[1]);
-            rkvk_mma<S::BF16_K>(s[n + 1], x, b[2], b[3]);
+#pragma unroll
+            for (int m = 0; m < S::MT; m++) {
+                rkvk_mma<S::BF16_K>(s[m][n], x[m], b[0], b[1]);
+                rkvk_mma<S::BF16_K>(s[m][n + 1], x[m], b[2], b[3]);
+            }
         }
     }
+}
+
+/* Softcap, then the mask: scores in units of `mul`. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_mask(const rkvi_attend_args &a, const rkvk_prefill_state<S> &st,
+                                                         float (&s)[S::MT][S::NT][4], uint32_t cell)
+{
+    const uint32_t c = cell + (uint32_t)(rkvk_lane() & 3) * 2;
+    if (a.softcap != 0.0f) {
+        const float scale = fabsf(__fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)));
+#pragma unroll
+        for (int i = 0; i < S::MT * S::NT * 4; i++) {
+            float &x = s[i / 4 / S::NT][i / 4 % S::NT][i % 4];
+            x = __fmul_rn(a.softcap, tanhf(__fdiv_rn(__fmul_rn(x, scale), a.softcap)));
+        }
+    }
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < 2 * S::MT; i++) {
+        const uint32_t sees = st.sees[i / 2][i % 2];
+        all = all && (sees & 0xffffu) <= cell && (sees >> 16) >= cell + S::BC;
+    }
+    if (!__all_sync(0xffffffffu, all))
+#pragma unroll
+        for (int i = 0; i < S::MT * S::NT * 4; i++) {
+            const int m = i / 4 / S::NT, n = i / 4 % S::NT, j = i % 4;
+            const uint32_t c0 = st.sees[m][j / 2] & 0xffffu, c1 = st.sees[m][j / 2] >> 16;
+            if (c + (uint32_t)(n * 8 + j % 2) - c0 >= c1 - c0)
+                s[m][n][j] = rkvk_empty_m();
+        }
 }
 
 /* Scores to weights; o and l are brought to the new maxima. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_weights(const rkvi_attend_args &a, rkvk_prefill_state<S> &st,
-                                                            float (&s)[S::NT][4], uint32_t cell)
+                                                            float (&s)[S::MT][S::NT][4])
 {
-    const float scale = __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale));
-    const uint32_t c = cell + (uint32_t)(rkvk_lane() & 3) * 2;
+    const float scale = fabsf(__fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)));
+    const float mul = a.softcap != 0.0f ? 1.0f : scale, mul2 = __fmul_rn(mul, RKVK_LOG2E);
 #pragma unroll
-    for (int i = 0; i < 2; i++) { /* rows g, g + 8 */
-        float top = rkvk_empty_m();
+    for (int m = 0; m < S::MT; m++) {
+        float factor[2];
 #pragma unroll
-        for (int n = 0; n < S::NT; n++)
+        for (int i = 0; i < 2; i++) { /* rows g, g + 8 */
+            float top = rkvk_empty_m(), sum[2] = {0, 0};
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float &x = s[n][2 * i + j];
-                x = rkvk_score(x, scale, a.softcap, c + (uint32_t)(n * 8 + j), st.sees[i]);
-                top = fmaxf(top, x);
-            }
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        const float old = __fmul_rn(st.m[i], RKVK_LOG2E);
-        st.m[i] = fmaxf(st.m[i], __fmul_rn(top, RKVK_LN2));
-        const float m2 = st.m[i] == rkvk_empty_m() ? 0.0f : __fmul_rn(st.m[i], RKVK_LOG2E);
-        const float factor = rkvk_exp2(__fadd_rn(old, -m2));
-        float sum = 0;
+            for (int n = 0; n < S::NT; n++)
+                top = fmaxf(top, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            /* m is kept in natural units, and what is subtracted follows from it. */
+            const float old = __fmul_rn(st.m[m][i], RKVK_LOG2E);
+            st.m[m][i] = fmaxf(st.m[m][i], __fmul_rn(top, mul));
+            const float m2 = st.m[m][i] == rkvk_empty_m() ? 0.0f : __fmul_rn(st.m[m][i], RKVK_LOG2E);
+            factor[i] = rkvk_exp2(__fadd_rn(old, -m2));
 #pragma unroll
-        for (int n = 0; n < S::NT; n++)
+            for (int n = 0; n < S::NT; n++)
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float &x = s[n][2 * i + j];
-                x = rkvk_exp2(__fadd_rn(x, -m2));
-                sum = __fadd_rn(sum, x);
-            }
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
-        st.l[i] = __fmaf_rn(st.l[i], factor, sum);
-#pragma unroll
-        for (int n = 0; n < S::OT; n++) {
-            st.o[n][2 * i] = __fmul_rn(st.o[n][2 * i], factor);
-            st.o[n][2 * i + 1] = __fmul_rn(st.o[n][2 * i + 1], factor);
+                for (int j = 0; j < 2; j++) {
+                    float &x = s[m][n][2 * i + j];
+                    x = rkvk_exp2(__fmaf_rn(x, mul2, -m2));
+                    sum[j] = __fadd_rn(sum[j], x);
+                }
+            float both = __fadd_rn(sum[0], sum[1]);
+            both = __fadd_rn(both, __shfl_xor_sync(0xffffffffu, both, 1));
+            both = __fadd_rn(both, __shfl_xor_sync(0xffffffffu, both, 2));
+            st.l[m][i] = __fmaf_rn(st.l[m][i], factor[i], both);
         }
+        if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f))
+#pragma unroll
+            for (int n = 0; n < S::OT; n++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    st.o[m][n][j] = __fmul_rn(st.o[m][n][j], factor[j / 2]);
     }
 }
 
 template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_output(const rkvk_prefill_smem<S> &sm, rkvk_prefill_state<S> &st,
-                                                           const float (&s)[S::NT][4], int dim0)
+                                                           const float (&s)[S::MT][S::NT][4], int dim0)
 {
     const int lane = rkvk_lane();
     const uint32_t v = rkvk_smem_addr(sm.v + (lane & 15) * S::V_PITCH + (lane >> 4) * 16 + dim0 * 2);
 #pragma unroll
     for (int k = 0; k < S::NT / 2; k++) { /* 16 cells */
-        const float(&x)[4] = s[2 * k], (&y)[4] = s[2 * k + 1];
-        const uint32_t p[4] = {rkvk_pack<S::BF16_V>(x[0], x[1]), rkvk_pack<S::BF16_V>(x[2], x[3]),
-                               rkvk_pack<S::BF16_V>(y[0], y[1]), rkvk_pack<S::BF16_V>(y[2], y[3])};
+        uint32_t p[S::MT][4];
+#pragma unroll
+        for (int m = 0; m < S::MT; m++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                p[m][j] = rkvk_pack<S::BF16_V>(s[m][2 * k + j / 2][j % 2 * 2], s[m][2 * k + j / 2][j % 2 * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < S::OT; n += 2) {
             uint32_t b[4];
             rkvk_ldmatrix_x4_trans(b, v + k * 16 * S::V_PITCH + n * 16);
-            rkvk_mma<S::BF16_V>(st.o[n], p, b[0], b[1]);
-            rkvk_mma<S::BF16_V>(st.o[n + 1], p, b[2], b[3]);
+#pragma unroll
+            for (int m = 0; m < S::MT; m++) {
+                rkvk_mma<S::BF16_V>(st.o[m][n], p[m], b[0], b[1]);
+                rkvk_mma<S::BF16_V>(st.o[m][n + 1], p[m], b[2], b[3]);
+            }
         }
     }
 }
 
 /* -------------------------------------------------------------------- state */
 
-/* A lane's rows of the block, counted within the item; false: not there. */
+/* A lane's row g + 8 * i of a tile, counted within the work. */
 template <typename S>
-static __device__ __forceinline__ bool rkvk_prefill_row(const rkvk_prefill_work &w, int i, uint32_t *out)
+static __device__ __forceinline__ uint32_t rkvk_prefill_row(int m, int i)
 {
-    const uint32_t row = (uint32_t)(rkvk_warp() / S::SHARE * 16 + (rkvk_lane() >> 2) + 8 * i);
-    *out = w.row0 + row;
-    return row < w.n_rows;
+    return (uint32_t)((rkvk_warp() / S::SHARE * S::MT + m) * 16 + (rkvk_lane() >> 2) + 8 * i);
 }
 
-/* Calls f(n, i, o pointer) for the pairs of elements of o, and g(i, m, l). */
+/* Calls f(o, its two floats in the slot) for the pairs of elements of o, and
+ * g(m, i, slot's m, slot's l). */
 template <typename S, typename F, typename G>
-static __device__ __forceinline__ void rkvk_prefill_slot(const rkvi_attend_args &a, const rkvk_prefill_work &w, F f,
-                                                         G g)
+static __device__ __forceinline__ void rkvk_prefill_slot(const rkvi_attend_args &a, const rkvk_prefill_work &w,
+                                                         rkvk_prefill_state<S> &st, F f, G g)
 {
     const uint64_t slot_floats = (uint64_t)a.q_heads * (S::DV + 2);
     const int dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE) + (rkvk_lane() & 3) * 2;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t row;
-        if (!rkvk_prefill_row<S>(w, i, &row))
-            continue;
-        float *slot = a.partials + (w.item->slot + row) * slot_floats;
+    for (int m = 0; m < S::MT; m++)
 #pragma unroll
-        for (int n = 0; n < S::OT; n++)
-            f(n, i, reinterpret_cast<float2 *>(slot + (uint64_t)w.q_head * S::DV + (uint32_t)(dim0 + n * 8)));
-        float *m = slot + (uint64_t)a.q_heads * S::DV + w.q_head;
-        g(i, m, m + a.q_heads);
-    }
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = rkvk_prefill_row<S>(m, i);
+            if (row >= w.n_rows)
+                continue;
+            float *slot = a.partials + (w.item->slot + w.row0 + row) * slot_floats;
+#pragma unroll
+            for (int n = 0; n < S::OT; n++)
+                f(&st.o[m][n][2 * i],
+                  reinterpret_cast<float2 *>(slot + (uint64_t)w.q_head * S::DV + (uint32_t)(dim0 + n * 8)));
+            float *at = slot + (uint64_t)a.q_heads * S::DV + w.q_head;
+            g(m, i, at, at + a.q_heads);
+        }
 }
 
 /* fp8: o is kept in V's stored units within a leaf, and brought to true ones at
@@ -334,13 +391,15 @@ static __device__ __forceinline__ void rkvk_prefill_unit(rkvk_prefill_state<S> &
 {
     if constexpr (S::TV == RKV_TYPE_FP8_E4M3)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if ((st.sees[i] & 0xffffu) != st.sees[i] >> 16)
+        for (int m = 0; m < S::MT; m++)
 #pragma unroll
-                for (int n = 0; n < S::OT; n++) {
-                    st.o[n][2 * i] = __fmul_rn(st.o[n][2 * i], unit);
-                    st.o[n][2 * i + 1] = __fmul_rn(st.o[n][2 * i + 1], unit);
-                }
+            for (int i = 0; i < 2; i++)
+                if ((st.sees[m][i] & 0xffffu) != st.sees[m][i] >> 16)
+#pragma unroll
+                    for (int n = 0; n < S::OT; n++) {
+                        st.o[m][n][2 * i] = __fmul_rn(st.o[m][n][2 * i], unit);
+                        st.o[m][n][2 * i + 1] = __fmul_rn(st.o[m][n][2 * i + 1], unit);
+                    }
 }
 
 template <typename S>
@@ -348,33 +407,37 @@ static __device__ __forceinline__ void rkvk_prefill_begin(const rkvi_attend_args
                                                           rkvk_prefill_state<S> &st)
 {
 #pragma unroll
-    for (int n = 0; n < S::OT; n++)
-        st.o[n][0] = st.o[n][1] = st.o[n][2] = st.o[n][3] = 0.0f;
-    st.m[0] = st.m[1] = rkvk_empty_m();
-    st.l[0] = st.l[1] = 0.0f;
+    for (int m = 0; m < S::MT; m++) {
+#pragma unroll
+        for (int n = 0; n < S::OT; n++)
+            st.o[m][n][0] = st.o[m][n][1] = st.o[m][n][2] = st.o[m][n][3] = 0.0f;
+        st.m[m][0] = st.m[m][1] = rkvk_empty_m();
+        st.l[m][0] = st.l[m][1] = 0.0f;
+    }
     if (!(w.item->flags & RKVI_ITEM_FIRST))
         rkvk_prefill_slot<S>(
-            a, w,
-            [&](int n, int i, const float2 *o) {
-                st.o[n][2 * i] = o->x;
-                st.o[n][2 * i + 1] = o->y;
+            a, w, st,
+            [&](float *o, const float2 *at) {
+                const float2 x = *at;
+                o[0] = x.x;
+                o[1] = x.y;
             },
-            [&](int i, const float *m, const float *l) {
-                st.m[i] = *m;
-                st.l[i] = *l;
+            [&](int m, int i, const float *at_m, const float *at_l) {
+                st.m[m][i] = *at_m;
+                st.l[m][i] = *at_l;
             });
 }
 
 template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_end(const rkvi_attend_args &a, const rkvk_prefill_work &w,
-                                                        const rkvk_prefill_state<S> &st)
+                                                        rkvk_prefill_state<S> &st)
 {
     rkvk_prefill_slot<S>(
-        a, w, [&](int n, int i, float2 *o) { *o = make_float2(st.o[n][2 * i], st.o[n][2 * i + 1]); },
-        [&](int i, float *m, float *l) {
+        a, w, st, [&](const float *o, float2 *at) { *at = make_float2(o[0], o[1]); },
+        [&](int m, int i, float *at_m, float *at_l) {
             if ((rkvk_lane() & 3) == 0 && rkvk_warp() % S::SHARE == 0) {
-                *m = st.m[i];
-                *l = st.l[i];
+                *at_m = st.m[m][i];
+                *at_l = st.l[m][i];
             }
         });
 }
@@ -384,11 +447,13 @@ static __device__ __forceinline__ void rkvk_prefill_leaf(const rkvk_prefill_smem
                                                          const rkvk_leaf &leaf)
 {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int row = rkvk_warp() / S::SHARE * 16 + (rkvk_lane() >> 2) + 8 * i;
-        const rkvk_cells c = rkvk_span_cells(leaf.pos, leaf.first, leaf.count, sm.reach[row]);
-        st.sees[i] = c.c0 | c.c1 << 16;
-    }
+    for (int m = 0; m < S::MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const rkvk_cells c =
+                rkvk_span_cells(leaf.pos, leaf.first, leaf.count, sm.reach[rkvk_prefill_row<S>(m, i)]);
+            st.sees[m][i] = c.c0 | c.c1 << 16;
+        }
 }
 
 /* ------------------------------------------------------------------- kernel */
@@ -398,7 +463,7 @@ template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
                                                          const rkvk_prefill_work &w)
 {
-    const int row0 = rkvk_warp() / S::SHARE * 16, dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE);
+    const int row0 = rkvk_warp() / S::SHARE * S::MT * 16, dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE);
     const float unit = rkvk_unit<S::TV>(a.geom.v_scale), per_unit = __fdiv_rn(1.0f, unit);
     rkvk_cursor cur = {0, 0, 0}, next;
     rkvk_prefill_state<S> st;
@@ -420,7 +485,7 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
     }
     while (cur.leaf != sm.queue.n_queued) {
         const rkvk_leaf &leaf = sm.queue.leaf[cur.leaf % RKVK_QUEUE];
-        float s[S::NT][4];
+        float s[S::MT][S::NT][4];
         next = cur;
         const bool more_in_leaf = rkvk_cursor_next<S::BC>(next);
         const bool more = next.leaf != sm.queue.n_queued;
@@ -443,7 +508,8 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
             }
         }
         rkvk_prefill_scores(sm, s, row0);
-        rkvk_prefill_weights(a, st, s, cur.cell);
+        rkvk_prefill_mask(a, st, s, cur.cell);
+        rkvk_prefill_weights(a, st, s);
         if constexpr (S::DIRECT) {
             rkvk_copy_wait<0>();
             __syncthreads(); /* V is here; K is no longer read */
@@ -473,36 +539,88 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
 template <typename S>
 static __global__ void __launch_bounds__(RKVK_THREADS) rkvk_prefill(const rkvi_attend_args a, const uint64_t n_blocks)
 {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (S::WIDE)
+        return;
+#endif
     extern __shared__ __align__(16) uint8_t raw[];
     rkvk_prefill_smem<S> &sm = *reinterpret_cast<rkvk_prefill_smem<S> *>(raw);
     const uint64_t block = rkvk_block();
     if (block >= n_blocks)
         return;
-    const uint64_t index = block / S::PARTS;
+    const uint64_t index = (n_blocks - 1 - block) / S::PARTS; /* the last items are the longest */
     rkvk_prefill_work w;
     w.item = a.items + index / a.q_heads;
     w.q_head = (uint32_t)(index % a.q_heads);
     w.walk = {a.entries + w.item->entry, w.item->leaf0, w.item->leaf1, w.q_head / (a.q_heads / a.geom.n_heads)};
     const uint32_t n_rows = w.item->n_rows;
-    for (w.row0 = (uint32_t)(block % S::PARTS) * S::ROWS; w.row0 < n_rows; w.row0 += S::PARTS * S::ROWS) {
+    for (w.row0 = (uint32_t)((n_blocks - 1 - block) % S::PARTS) * S::ROWS; w.row0 < n_rows; w.row0 += S::PARTS * S::ROWS) {
         w.n_rows = n_rows - w.row0 < S::ROWS ? n_rows - w.row0 : S::ROWS;
         rkvk_prefill_rows(sm, a, w);
     }
 }
 
+/* ------------------------------------------------------------------- choice */
+
+/* sm_90a has a kernel of its own up to head dims of 256, when the build has
+ * machine code for it (RKVK_SM90A, from Meson).  `wide`: by device, whether its
+ * variant takes that one. */
+template <rkv_type TK, rkv_type TV, int DK, int DV>
+static int rkvk_prefill_prepare(bool *wide)
+{
+    typedef rkvk_prefill_shape<TK, TV, DK, DV> shape;
+#ifdef RKVK_SM90A
+    if constexpr (shape::WIDE) {
+        int device, major, minor;
+        cudaError_t e = cudaGetDevice(&device);
+        if (e == cudaSuccess)
+            e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+        if (e == cudaSuccess)
+            e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+        if (e != cudaSuccess)
+            return (int)e;
+        if (device >= RKVK_PREFILL_DEVICES)
+            return (int)cudaErrorInvalidDevice;
+        wide[device] = major == 9 && minor == 0;
+        if (wide[device])
+            return rkvk_prefill_wg_prepare<rkvk_wg_shape<TK, TV, DK, DV>>();
+    }
+#endif
+    (void)wide;
+    return rkvk_load((const void *)rkvk_prefill<shape>, sizeof(rkvk_prefill_smem<shape>));
+}
+
+template <rkv_type TK, rkv_type TV, int DK, int DV>
+static int rkvk_prefill_launch(const bool *wide, const rkvi_attend_args *a, uint64_t grid, void *stream)
+{
+    typedef rkvk_prefill_shape<TK, TV, DK, DV> shape;
+    const uint64_t n = grid / a->geom.n_heads * a->q_heads;
+    if (n == 0)
+        return 0;
+#ifdef RKVK_SM90A
+    if constexpr (shape::WIDE) {
+        int device;
+        const cudaError_t e = cudaGetDevice(&device);
+        if (e != cudaSuccess)
+            return (int)e;
+        if (device < RKVK_PREFILL_DEVICES && wide[device])
+            return rkvk_prefill_wg_launch<rkvk_wg_shape<TK, TV, DK, DV>>(a, n, stream);
+    }
+#endif
+    (void)wide;
+    return rkvk_run(rkvk_prefill<shape>, a, n * shape::PARTS, rkvk_grid(n * shape::PARTS), dim3(RKVK_THREADS),
+                    sizeof(rkvk_prefill_smem<shape>), stream);
+}
+
 #define RKVK_PREFILL_VARIANT(name, type_k, type_v, dk, dv)                                                     \
+    static bool wide_##name[RKVK_PREFILL_DEVICES];                                                             \
     extern "C" int rkvk_prefill_##name(const rkvi_attend_args *a, uint64_t grid, void *stream)                 \
     {                                                                                                          \
-        typedef rkvk_prefill_shape<type_k, type_v, dk, dv> shape;                                              \
-        const uint64_t n = grid / a->geom.n_heads * a->q_heads * shape::PARTS;                                 \
-        return n ? rkvk_run(rkvk_prefill<shape>, a, n, rkvk_grid(n), dim3(RKVK_THREADS),                       \
-                            sizeof(rkvk_prefill_smem<shape>), stream)                                          \
-                 : 0;                                                                                          \
+        return rkvk_prefill_launch<type_k, type_v, dk, dv>(wide_##name, a, grid, stream);                      \
     }                                                                                                          \
     extern "C" int rkvk_prefill_##name##_prepare(void)                                                         \
     {                                                                                                          \
-        typedef rkvk_prefill_shape<type_k, type_v, dk, dv> shape;                                              \
-        return rkvk_load((const void *)rkvk_prefill<shape>, sizeof(rkvk_prefill_smem<shape>));                 \
+        return rkvk_prefill_prepare<type_k, type_v, dk, dv>(wide_##name);                                      \
     }
 
 #endif

@@ -51,7 +51,7 @@ typedef struct rkvi_site_config {
 } rkvi_site_config;
 
 #define RKVI_LEAF_CLASSES_MAX 4
-#define RKVI_PREFILL_ROWS 64u       /* rows of a prefill work item */
+#define RKVI_PREFILL_ROWS 128u      /* rows of a prefill work item */
 #define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over a batch's sequences */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
 

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * attend_prefill_wg.cuh: prefill on sm_90a (RKVI_OP_PREFILL), with the tensor-core
+ * instructions of whole warpgroups.
+ *
+ * A block has three warpgroups and takes 128 rows of one query head of an item:
+ *
+ *   feed   (rkvk_prefill_feed.cuh)  walks the leaves, brings blocks of BC cells
+ *          into stages in shared memory, K and V apart; quantised ones as f16
+ *   fold   (rkvk_prefill_fold.cuh)  two of them, 64 rows each:
+ *          S (64 x BC)  = Q * K^T   operands in shared memory
+ *          O (64 x DV) += P * V     P, O and the state in registers
+ *
+ *   feed    K0 V0 K1 V1 K2 V2 ..          barriers: k_full, v_full ->
+ *   fold    S0 | S1, O0 | S2, O1 | ..                <- k_empty, v_empty
+ *              weights 0   weights 1 ..   while the other group multiplies
+ *
+ * Blocks are counted from the leaf's first cell in the tile, and a row's weights
+ * of cells that it doesn't see are zeros: so bits don't depend on the other rows.
+ * m is kept in natural units and l is one number for a row, so that a state cut
+ * after any leaf is all there is.
+ */
+#ifndef RKVK_ATTEND_PREFILL_WG_CUH
+#define RKVK_ATTEND_PREFILL_WG_CUH
+
+#include "rkvk_launch.cuh"
+#include "rkvk_prefill_fold.cuh"
+
+#define RKVK_WG_THREADS (RKVK_WG * (1 + RKVK_WG_FOLD))
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_wg_bars(rkvk_wg_smem<S> &sm)
+{
+    if (threadIdx.x == 0)
+        for (uint32_t i = 0; i < RKVK_WG_STAGES; i++) {
+            rkvk_bar_init(rkvk_smem_addr(&sm.k_full[i]), RKVK_WG + 1); /* and who announces it */
+            rkvk_bar_init(rkvk_smem_addr(&sm.v_full[i]), RKVK_WG);
+            rkvk_bar_init(rkvk_smem_addr(&sm.k_empty[i]), 4 * RKVK_WG_FOLD);
+            rkvk_bar_init(rkvk_smem_addr(&sm.v_empty[i]), 4 * RKVK_WG_FOLD);
+        }
+    __syncthreads();
+}
+
+/* Block = item * query heads + head, items from the last one on: those are the
+ * longest under a causal mask. */
+template <typename S>
+static __global__ void __launch_bounds__(RKVK_WG_THREADS, 1)
+    rkvk_prefill_wg(const __grid_constant__ rkvi_attend_args a, const uint64_t n_blocks)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) uint8_t rkvk_wg_raw[];
+    rkvk_wg_smem<S> &sm = *reinterpret_cast<rkvk_wg_smem<S> *>(rkvk_wg_raw);
+    const uint64_t block = rkvk_block();
+    if (block >= n_blocks)
+        return;
+    rkvk_wg_bars(sm);
+    rkvk_wg_work w;
+    rkvk_turn n = {0, 0};
+    w.item = a.items + (n_blocks - 1 - block) / a.q_heads;
+    w.q_head = (uint32_t)(block % a.q_heads);
+    w.walk = {a.entries + w.item->entry, w.item->leaf0, w.item->leaf1, w.q_head / (a.q_heads / a.geom.n_heads)};
+    /* Said to be alike in a warp: wgmma stands in no path that may diverge. */
+    const uint32_t n_rows = __shfl_sync(0xffffffffu, w.item->n_rows, 0);
+    if (__shfl_sync(0xffffffffu, threadIdx.x / RKVK_WG, 0) == 0) {
+        rkvk_fewer_registers<S::FEED_REGS>();
+        for (w.row0 = 0; w.row0 < n_rows; w.row0 += RKVK_WG_ROWS) {
+            w.n_rows = n_rows - w.row0 < RKVK_WG_ROWS ? n_rows - w.row0 : RKVK_WG_ROWS;
+            rkvk_feed_rows(sm, a, w, n);
+        }
+    } else {
+        rkvk_more_registers<S::FOLD_REGS>();
+        for (w.row0 = 0; w.row0 < n_rows; w.row0 += RKVK_WG_ROWS) {
+            w.n_rows = n_rows - w.row0 < RKVK_WG_ROWS ? n_rows - w.row0 : RKVK_WG_ROWS;
+            rkvk_fold_rows(sm, a, w, n);
+        }
+    }
+#endif
+}
+
+template <typename S>
+static int rkvk_prefill_wg_prepare(void)
+{
+    return rkvk_load((const void *)rkvk_prefill_wg<S>, sizeof(rkvk_wg_smem<S>));
+}
+
+template <typename S>
+static int rkvk_prefill_wg_launch(const rkvi_attend_args *a, uint64_t n, void *stream)
+{
+    return rkvk_run(rkvk_prefill_wg<S>, a, n, rkvk_grid(n), dim3(RKVK_WG_THREADS), sizeof(rkvk_wg_smem<S>), stream);
+}
+
+#endif
