@@ -25,6 +25,7 @@
 
 #include "rkvk_launch.cuh"
 #include "rkvk_leaves.cuh"
+#include "rkvk_prefill_q.cuh"
 #ifdef RKVK_SM90A
 #include "attend_prefill_wg.cuh"
 #endif
@@ -95,22 +96,13 @@ struct rkvk_prefill_state {
 /* --------------------------------------------------------------------- load */
 
 template <typename S>
-static __device__ void rkvk_prefill_load_q(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
-                                           const rkvk_prefill_work &w)
+static __device__ __forceinline__ void rkvk_prefill_load_q(rkvk_prefill_smem<S> &sm, const rkvi_attend_args &a,
+                                                           const rkvk_prefill_work &w)
 {
-    const rkvi_tensor q = rkvk_item_q(a, *w.item);
-    const float sign = a.scale < 0 ? -1.0f : 1.0f; /* the scale's, so that it may count as positive */
-    for (int i = (int)threadIdx.x; i < S::ROWS * S::DK / 2; i += RKVK_THREADS) {
-        const int row = i / (S::DK / 2), dim = i % (S::DK / 2) * 2;
-        float x = 0, y = 0;
-        if ((uint32_t)row < w.n_rows) {
-            const uint64_t r = rkvk_item_row(a, *w.item, w.row0 + (uint32_t)row);
-            const int64_t at = (int64_t)r * q.row_stride + (int64_t)w.q_head * q.head_stride + dim;
-            x = rkvk_q_at(q, at);
-            y = rkvk_q_at(q, at + 1);
-        }
-        *reinterpret_cast<uint32_t *>(sm.q + row * S::K_PITCH + dim * 2) = rkvk_pack<S::BF16_K>(__fmul_rn(x, sign), __fmul_rn(y, sign));
-    }
+    const rkvk_q_rows rows = {w.item, w.q_head, w.row0, w.n_rows, 0};
+    rkvk_load_q_rows<S::BF16_K, S::ROWS, S::DK, RKVK_THREADS>(a, rows, [&](uint32_t row, uint32_t piece, uint4 x) {
+        *reinterpret_cast<uint4 *>(sm.q + row * S::K_PITCH + piece * 16) = x;
+    });
 }
 
 /* Warp 0: each row's reach, and the queue's first leaves.  A row that isn't there

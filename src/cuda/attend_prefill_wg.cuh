@@ -69,6 +69,8 @@ static __global__ void __launch_bounds__(RKVK_WG_THREADS, 1)
         }
     } else {
         rkvk_more_registers<S::FOLD_REGS>();
+        if (rkvk_fold_group() == 1)
+            rkvk_fold_your_turn();
         for (w.row0 = 0; w.row0 < n_rows; w.row0 += RKVK_WG_ROWS) {
             w.n_rows = n_rows - w.row0 < RKVK_WG_ROWS ? n_rows - w.row0 : RKVK_WG_ROWS;
             rkvk_fold_rows(sm, a, w, n);

@@ -52,6 +52,13 @@ static __device__ __forceinline__ void rkvk_bar_sync(void)
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
+/* Counts among its threads, and goes on. */
+template <int ID, int THREADS>
+static __device__ __forceinline__ void rkvk_bar_come(void)
+{
+    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
 template <int N>
 static __device__ __forceinline__ void rkvk_more_registers(void)
 {

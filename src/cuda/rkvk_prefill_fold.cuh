@@ -10,6 +10,7 @@
 #define RKVK_PREFILL_FOLD_CUH
 
 #include "rkvk_prefill_feed.cuh"
+#include "rkvk_prefill_q.cuh"
 
 /* m and l are alike in the lanes of a row. */
 template <typename S>
@@ -40,27 +41,15 @@ static __device__ __forceinline__ uint32_t rkvk_fold_row(int i)
 
 /* -------------------------------------------------------------------- begin */
 
-/* The warpgroup's q, turned to the sign of a positive scale; zeros where there is
- * no row. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_fold_load_q(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
                                                         const rkvk_wg_work &w)
 {
-    const rkvi_tensor q = rkvk_item_q(a, *w.item);
-    const float sign = a.scale < 0 ? -1.0f : 1.0f;
     uint8_t *dst = sm.q[rkvk_fold_group()];
-    for (uint32_t i = threadIdx.x % RKVK_WG; i < 64 * S::DK / 2; i += RKVK_WG) {
-        const uint32_t row = i / (S::DK / 2), dim = i % (S::DK / 2) * 2, r = rkvk_fold_group() * 64 + row;
-        float x = 0, y = 0;
-        if (r < w.n_rows) {
-            const uint64_t step_row = rkvk_item_row(a, *w.item, w.row0 + r);
-            const int64_t at = (int64_t)step_row * q.row_stride + (int64_t)w.q_head * q.head_stride + dim;
-            x = rkvk_q_at(q, at);
-            y = rkvk_q_at(q, at + 1);
-        }
-        *reinterpret_cast<uint32_t *>(dst + S::plane_q::at(row, dim / 8) + dim % 8 * 2) =
-            rkvk_pack<S::BF16_K>(__fmul_rn(x, sign), __fmul_rn(y, sign));
-    }
+    const rkvk_q_rows rows = {w.item, w.q_head, w.row0, w.n_rows, rkvk_fold_group() * 64};
+    rkvk_load_q_rows<S::BF16_K, 64, S::DK, RKVK_WG>(a, rows, [&](uint32_t row, uint32_t piece, uint4 x) {
+        *reinterpret_cast<uint4 *>(dst + S::plane_q::at(row, piece)) = x;
+    });
     rkvk_fence_async();
     if (rkvk_fold_group() == 0)
         rkvk_bar_sync<1, RKVK_WG>();
@@ -282,11 +271,12 @@ template <typename S>
 static __device__ __forceinline__ void rkvk_fold_scores(const rkvk_wg_smem<S> &sm, float (&s)[S::BC / 2],
                                                         uint32_t stage)
 {
-    const uint64_t q = S::plane_q::descriptor(rkvk_smem_addr(sm.q[rkvk_fold_group()]));
-    const uint64_t k = S::plane_k::descriptor(rkvk_smem_addr(sm.k[stage]));
+    const uint32_t q = S::plane_q::low(rkvk_smem_addr(sm.q[rkvk_fold_group()]));
+    const uint32_t k = S::plane_k::low(rkvk_smem_addr(sm.k[stage]));
 #pragma unroll
     for (int i = 0; i < S::DK / 16; i++)
-        rkvk_wgmma<S::BC, S::BF16_K>::both(s, q + S::plane_q::dims(i), k + S::plane_k::dims(i), i == 0);
+        rkvk_wgmma<S::BC, S::BF16_K>::both(s, S::plane_q::descriptor(q, S::plane_q::dims(i)),
+                                              S::plane_k::descriptor(k, S::plane_k::dims(i)), i == 0);
     rkvk_wgmma_commit();
 }
 
@@ -295,20 +285,24 @@ template <typename S>
 static __device__ __forceinline__ void rkvk_fold_output(const rkvk_wg_smem<S> &sm, rkvk_fold<S> &st,
                                                         const uint32_t (&p)[S::BC / 4], uint32_t stage)
 {
-    const uint64_t v = S::plane_v::descriptor(rkvk_smem_addr(sm.v[stage]));
+    const uint32_t v = S::plane_v::low(rkvk_smem_addr(sm.v[stage]));
 #pragma unroll
     for (int i = 0; i < S::BC / 16; i++)
-        rkvk_wgmma<S::DV, S::BF16_V>::weights(st.o, p + 4 * i, v + S::plane_v::rows(i));
+        rkvk_wgmma<S::DV, S::BF16_V>::weights(st.o, p + 4 * i, S::plane_v::descriptor(v, S::plane_v::rows(i)));
     rkvk_wgmma_commit();
 }
 
+#ifndef RKVK_X_NOFENCE
+#define RKVK_X_NOFENCE 0
+#endif
 /* The next block's K and what it is; the end has no K. */
 template <typename S>
 static __device__ __forceinline__ rkvk_info rkvk_fold_next(rkvk_wg_smem<S> &sm, rkvk_turn &n, uint32_t &stage)
 {
     stage = rkvk_stage(n.k);
     rkvk_bar_wait(rkvk_smem_addr(&sm.k_full[stage]), rkvk_phase(n.k++));
-    rkvk_fence_async();
+    if (!RKVK_X_NOFENCE)
+        rkvk_fence_async();
     rkvk_info info = sm.info[stage];
     info.flags = __shfl_sync(0xffffffffu, info.flags, 0);
     if (info.flags & RKVK_INFO_END)
@@ -321,8 +315,34 @@ static __device__ __forceinline__ uint32_t rkvk_fold_wait_v(rkvk_wg_smem<S> &sm,
 {
     const uint32_t stage = rkvk_stage(n.v);
     rkvk_bar_wait(rkvk_smem_addr(&sm.v_full[stage]), rkvk_phase(n.v++));
-    rkvk_fence_async();
+    if (!RKVK_X_NOFENCE)
+        rkvk_fence_async();
     return stage;
+}
+
+/* The groups multiply by turns, so that one's weights are made while the other
+ * multiplies.  Group 0 begins (rkvk_fold_your_turn of group 1 at the start). */
+#ifndef RKVK_X_PING
+#define RKVK_X_PING 1
+#endif
+static __device__ __forceinline__ void rkvk_fold_my_turn(void)
+{
+    if (!RKVK_X_PING)
+        return;
+    if (rkvk_fold_group() == 0)
+        rkvk_bar_sync<3, RKVK_WG * RKVK_WG_FOLD>();
+    else
+        rkvk_bar_sync<4, RKVK_WG * RKVK_WG_FOLD>();
+}
+
+static __device__ __forceinline__ void rkvk_fold_your_turn(void)
+{
+    if (!RKVK_X_PING)
+        return;
+    if (rkvk_fold_group() == 0)
+        rkvk_bar_come<4, RKVK_WG * RKVK_WG_FOLD>();
+    else
+        rkvk_bar_come<3, RKVK_WG * RKVK_WG_FOLD>();
 }
 
 /* The blocks of a work.  S of a block is computed beside O of the one before. */
@@ -353,16 +373,20 @@ static __device__ __forceinline__ void rkvk_fold_blocks(rkvk_wg_smem<S> &sm, con
         rkvk_wgmma_hold(s);
         rkvk_wgmma_hold(p);
         rkvk_wgmma_hold(st.o);
+        rkvk_fold_my_turn();
         rkvk_wgmma_fence();
         rkvk_fold_scores(sm, s, k);
         v = rkvk_fold_wait_v(sm, n);
         rkvk_wgmma_fence();
         rkvk_fold_output(sm, st, p, v);
+        rkvk_fold_your_turn();
         rkvk_wgmma_wait<1>();
         rkvk_wgmma_hold(s);
         rkvk_fold_release(&sm.k_empty[k]);
         rkvk_fold_mask<S>(a, rkvk_fold_sees(sm, st, info), s);
         rkvk_fold_weights(st, s, factor);
+        rkvk_wgmma_hold(s);
+        rkvk_wgmma_after(fminf(st.l[0], st.l[1])); /* weights are made before O is waited for */
         rkvk_wgmma_wait<0>();
         rkvk_wgmma_hold(st.o);
         rkvk_wgmma_hold(p);

@@ -40,14 +40,18 @@ struct rkvk_plane {
     }
     /* Descriptors (start, leading and stride offsets in 16 bytes, swizzle mode).
      * K-major: the stride goes from 8 rows to the next 8.  N-major: leading from
-     * chunk to chunk, stride from 8 rows to the next 8. */
-    static __device__ __forceinline__ uint64_t descriptor(uint32_t smem)
+     * chunk to chunk, stride from 8 rows to the next 8.  The low half of one, alike
+     * in a warp, and one that begins `add` (below) further on. */
+    static __device__ __forceinline__ uint32_t low(uint32_t smem)
     {
-        constexpr uint64_t mode = W == 64 ? 1 : W == 32 ? 2 : 3;
-        return (uint64_t)(smem >> 4 & 0x3fff) | (uint64_t)(CHUNK >> 4) << 16 | (uint64_t)(8 * PITCH >> 4) << 32 |
-               mode << 62;
+        return __shfl_sync(0xffffffffu, (smem >> 4 & 0x3fff) | (uint32_t)(CHUNK >> 4) << 16, 0);
     }
-    /* What is added to it for dims 16 * step .., and for rows 16 * step .. */
+    static __device__ __forceinline__ uint64_t descriptor(uint32_t low, uint32_t add)
+    {
+        constexpr uint32_t mode = W == 64 ? 1 : W == 32 ? 2 : 3, high = (8 * PITCH >> 4) | mode << 30;
+        return (uint64_t)high << 32 | (low + add);
+    }
+    /* For dims 16 * step .., and for rows 16 * step .. */
     static __device__ constexpr uint32_t dims(int step)
     {
         return (uint32_t)((step * 16 / W * CHUNK + step * 16 % W * 2) >> 4);
@@ -93,6 +97,14 @@ static __device__ __forceinline__ void rkvk_wgmma_hold(uint32_t (&x)[N])
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+r"(x[i])::"memory");
+}
+
+/* What follows is not moved before x, which is never negative, is known: the
+ * assembler would have a wait come first, and what it is to be hidden behind after. */
+static __device__ __forceinline__ void rkvk_wgmma_after(float x)
+{
+    if (x < 0.0f)
+        asm volatile("nanosleep.u32 0;" ::: "memory");
 }
 
 /* rkvk_wgmma<N, BF16>::both: A and B from shared memory, both K-major; first: D is
