@@ -8,10 +8,10 @@
  *   feed   (rkvk_prefill_feed.cuh)  walks the leaves, brings blocks of BC cells
  *          into stages in shared memory, K and V apart; quantised ones as f16
  *   fold   (rkvk_prefill_fold.cuh)  two of them, 64 rows each:
- *          S (64 x BC)  = Q * K^T   operands in shared memory
+ *          S (64 x BC)  = Q * K^T   Q in shared memory or registers
  *          O (64 x DV) += P * V     P, O and the state in registers
  *
- *   feed    K0 V0 K1 V1 K2 V2 ..          barriers: k_full, v_full ->
+ *   feed    K0 K1 V0 K2 V1 K3 ..          barriers: k_full, v_full ->
  *   fold    S0 | S1, O0 | S2, O1 | ..                <- k_empty, v_empty
  *              weights 0   weights 1 ..   while the other group multiplies
  *
@@ -32,7 +32,7 @@ template <typename S>
 static __device__ __forceinline__ void rkvk_wg_bars(rkvk_wg_smem<S> &sm)
 {
     if (threadIdx.x == 0)
-        for (uint32_t i = 0; i < RKVK_WG_STAGES; i++) {
+        for (uint32_t i = 0; i < S::STAGES; i++) {
             rkvk_bar_init(rkvk_smem_addr(&sm.k_full[i]), RKVK_WG + 1); /* and who announces it */
             rkvk_bar_init(rkvk_smem_addr(&sm.v_full[i]), RKVK_WG);
             rkvk_bar_init(rkvk_smem_addr(&sm.k_empty[i]), 4 * RKVK_WG_FOLD);
@@ -48,6 +48,7 @@ static __global__ void __launch_bounds__(RKVK_WG_THREADS, 1)
     rkvk_prefill_wg(const __grid_constant__ rkvi_attend_args a, const uint64_t n_blocks)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    static_assert(sizeof(rkvk_wg_smem<S>) <= RKVK_WG_SMEM, "shared memory");
     extern __shared__ __align__(1024) uint8_t rkvk_wg_raw[];
     rkvk_wg_smem<S> &sm = *reinterpret_cast<rkvk_wg_smem<S> *>(rkvk_wg_raw);
     const uint64_t block = rkvk_block();

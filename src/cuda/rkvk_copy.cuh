@@ -38,6 +38,12 @@ static __device__ __forceinline__ void rkvk_copy16_once(uint32_t dst, const void
                  : "memory");
 }
 
+/* 16 bytes, all of them there. */
+static __device__ __forceinline__ void rkvk_copy16_all(uint32_t dst, const void *src)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+
 static __device__ __forceinline__ void rkvk_copy_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -18,7 +18,7 @@
 #define RKVK_WG 128     /* threads of a warpgroup */
 #define RKVK_WG_FOLD 2  /* warpgroups that compute, 64 rows each */
 #define RKVK_WG_ROWS (64 * RKVK_WG_FOLD)
-#define RKVK_WG_STAGES 2u
+#define RKVK_WG_SMEM (227 * 1024) /* of a block */
 
 /* Units of 16 stored bytes of a block's plane, and how many a thread takes. */
 template <rkv_type TYPE, int DIM, int BC>
@@ -27,6 +27,7 @@ struct rkvk_raw {
     static constexpr int ROW = rkvk_row_bytes(TYPE, DIM), SCALE = rkvk_scale_bytes(TYPE, DIM);
     static constexpr int PER_ROW = ROW / 16, UNITS = BC * PER_ROW, N = (UNITS + RKVK_WG - 1) / RKVK_WG;
     static constexpr int BYTES = DIRECT ? 0 : N * RKVK_WG * 16;
+    static constexpr int CELLS = BC;
     static constexpr int SCALES = rkvk_has_scales(TYPE) ? N : 1;
     static_assert(ROW % 16 == 0, "whole units");
 };
@@ -45,6 +46,12 @@ struct rkvk_wg_shape {
     typedef rkvk_plane<BC, DV> plane_v;
     typedef rkvk_raw<TK, DK, BC> raw_k;
     typedef rkvk_raw<TV, DV, BC> raw_v;
+    /* Of K and of V, as many as there is room for. */
+    static constexpr int FIXED = RKVK_WG_FOLD * plane_q::BYTES + raw_k::BYTES + raw_v::BYTES + 3 * 1024;
+    static constexpr uint32_t STAGES = rkvk_min(4, (RKVK_WG_SMEM - FIXED) / (plane_k::BYTES + plane_v::BYTES));
+    static_assert(STAGES >= 2, "shared memory");
+    /* Q in registers, where there are some left: shared memory then serves K and V alone. */
+    static constexpr bool Q_REGS = DIRECT && DK == 128 && DV == 128;
     static constexpr int FEED_REGS = DIRECT ? 40 : 88, FOLD_REGS = DIRECT ? 232 : 208; /* 64K in all */
 };
 
@@ -61,12 +68,12 @@ struct rkvk_info {
 template <typename S>
 struct rkvk_wg_smem {
     alignas(1024) uint8_t q[RKVK_WG_FOLD][S::plane_q::BYTES];
-    alignas(1024) uint8_t k[RKVK_WG_STAGES][S::plane_k::BYTES];
-    alignas(1024) uint8_t v[RKVK_WG_STAGES][S::plane_v::BYTES];
+    alignas(1024) uint8_t k[S::STAGES][S::plane_k::BYTES];
+    alignas(1024) uint8_t v[S::STAGES][S::plane_v::BYTES];
     alignas(16) uint8_t raw[S::raw_k::BYTES + S::raw_v::BYTES + 16];
     rkvk_reach reach[RKVK_WG_ROWS];
-    rkvk_info info[RKVK_WG_STAGES];
-    uint64_t k_full[RKVK_WG_STAGES], k_empty[RKVK_WG_STAGES], v_full[RKVK_WG_STAGES], v_empty[RKVK_WG_STAGES];
+    rkvk_info info[S::STAGES];
+    uint64_t k_full[S::STAGES], k_empty[S::STAGES], v_full[S::STAGES], v_empty[S::STAGES];
 };
 
 /* What all threads know of their work. */
@@ -151,18 +158,67 @@ static __device__ __forceinline__ void rkvk_feed_begin(rkvk_feed &f, const rkvi_
 
 /* ------------------------------------------------------------------- planes */
 
+/* Is there, of every cell of the block, some row here that sees it? */
+template <int BC>
+static __device__ __forceinline__ bool rkvk_feed_whole(const rkvk_feed &f)
+{
+    return (f.leaf.cells & 0xffffu) <= f.cell && (f.leaf.cells >> 16) >= f.cell + BC;
+}
+
+/* Places of a thread's pieces, PIECES to a unit, of rows with PER_ROW units each:
+ * unit i of the warpgroup's i-th turn lies ROWS_A_TURN rows further on.  Where
+ * whole rows go into a turn, and their swizzle repeats after PERIOD turns, all
+ * follows from a few addresses and constants: the loading warps issue little else
+ * than copies. */
+template <typename PLANE, uint32_t PER_ROW, uint32_t PIECES>
+struct rkvk_places {
+    static constexpr bool REGULAR = RKVK_WG % PER_ROW == 0;
+    static constexpr uint32_t ROWS_A_TURN = REGULAR ? RKVK_WG / PER_ROW : 8;
+    static constexpr uint32_t PERIOD = ROWS_A_TURN < 8 ? 8 / ROWS_A_TURN : 1;
+    uint32_t place[PERIOD][PIECES];
+
+    __device__ __forceinline__ rkvk_places()
+    {
+        const uint32_t t = threadIdx.x % RKVK_WG;
+#pragma unroll
+        for (uint32_t i = 0; i < PERIOD; i++)
+#pragma unroll
+            for (uint32_t p = 0; p < PIECES; p++)
+                place[i][p] = PLANE::at(t / PER_ROW + i * ROWS_A_TURN, t % PER_ROW * PIECES + p);
+    }
+    __device__ __forceinline__ uint32_t at(uint32_t turn, uint32_t p) const
+    {
+        if constexpr (REGULAR)
+            return place[turn % PERIOD][p] + turn / PERIOD * PERIOD * ROWS_A_TURN * PLANE::PITCH;
+        const uint32_t i = turn * RKVK_WG + threadIdx.x % RKVK_WG;
+        return PLANE::at(i / PER_ROW, i % PER_ROW * PIECES + p);
+    }
+};
+
 /* A block's rows of a 16-bit plane, pieces of 16 bytes, to their places. */
 template <typename PLANE>
 static __device__ __forceinline__ void rkvk_feed_copy(uint32_t dst, const uint8_t *src, const rkvk_feed &f)
 {
     constexpr uint32_t PER_ROW = PLANE::DIM / 8, ALL = PLANE::ROWS * PER_ROW;
+    typedef rkvk_places<PLANE, PER_ROW, 1> places;
+    constexpr int AT_ONCE = places::REGULAR ? 1 : 4;
+    const uint32_t t = threadIdx.x % RKVK_WG;
+    src += ((uint64_t)f.cell * PER_ROW + t) * 16;
+    if constexpr (places::REGULAR)
+        if (rkvk_feed_whole<PLANE::ROWS>(f)) {
+            const places to;
+            static_assert(ALL % RKVK_WG == 0, "whole turns");
+#pragma unroll
+            for (uint32_t i = 0; i < ALL / RKVK_WG; i++)
+                rkvk_copy16_all(dst + to.at(i, 0), src + i * RKVK_WG * 16);
+            return;
+        }
     const uint32_t c0 = f.leaf.cells & 0xffffu, c1 = f.leaf.cells >> 16;
-    src += (uint64_t)f.cell * (2 * PLANE::DIM);
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x % RKVK_WG; i < ALL; i += RKVK_WG) {
-        const uint32_t row = i / PER_ROW, piece = i % PER_ROW, cell = f.cell + row;
+#pragma unroll AT_ONCE
+    for (uint32_t i = t; i < ALL; i += RKVK_WG, src += RKVK_WG * 16) {
+        const uint32_t row = i / PER_ROW, cell = f.cell + row;
         const bool valid = cell >= c0 && cell < c1;
-        rkvk_copy16(dst + PLANE::at(row, piece), valid ? src + i * 16 : f.leaf.head, valid);
+        rkvk_copy16(dst + PLANE::at(row, i % PER_ROW), valid ? src : f.leaf.head, valid);
     }
 }
 
@@ -173,14 +229,19 @@ static __device__ __forceinline__ void rkvk_feed_copy_raw(uint32_t raw, uint16_t
                                                           const rkvk_feed &f)
 {
     const uint32_t c0 = f.leaf.cells & 0xffffu, c1 = f.leaf.cells >> 16, t = threadIdx.x % RKVK_WG;
+    rows += ((uint64_t)f.cell * RAW::PER_ROW + t) * 16;
+    raw += t * 16;
+    scales += f.cell * RAW::SCALE;
+    const bool whole = rkvk_feed_whole<RAW::CELLS>(f);
 #pragma unroll
     for (uint32_t n = 0; n < RAW::N; n++) {
         const uint32_t i = n * RKVK_WG + t, row = i / RAW::PER_ROW, cell = f.cell + row;
-        const bool valid = i < RAW::UNITS && cell >= c0 && cell < c1;
-        rkvk_copy16(raw + i * 16, valid ? rows + ((uint64_t)f.cell * RAW::PER_ROW + i) * 16 : f.leaf.head, valid);
+        const bool valid = whole || (i < RAW::UNITS && cell >= c0 && cell < c1);
+        const bool none = RAW::UNITS % RKVK_WG != 0 && i >= RAW::UNITS;
+        rkvk_copy16(raw + n * RKVK_WG * 16, valid && !none ? rows + n * RKVK_WG * 16 : f.leaf.head, valid && !none);
         if constexpr (RAW::SCALE > 0) { /* q8_0: two units to a block of 32; q4_0: one */
-            const uint32_t at = cell * RAW::SCALE + i % RAW::PER_ROW * (RAW::SCALE / 2) / RAW::PER_ROW * 2;
-            scale[n] = valid ? *reinterpret_cast<const uint16_t *>(scales + at) : (uint16_t)0;
+            const uint32_t at = row * RAW::SCALE + i % RAW::PER_ROW * (RAW::SCALE / 2) / RAW::PER_ROW * 2;
+            scale[n] = valid && !none ? *reinterpret_cast<const uint16_t *>(scales + at) : (uint16_t)0;
         }
     }
 }
@@ -229,15 +290,16 @@ template <rkv_type TYPE, typename RAW, typename PLANE>
 static __device__ __forceinline__ void rkvk_feed_expand(uint8_t *dst, const uint8_t *raw,
                                                         const uint16_t (&scale)[RAW::SCALES])
 {
+    constexpr uint32_t PIECES = TYPE == RKV_TYPE_Q4_0 ? 4 : 2;
     const uint32_t t = threadIdx.x % RKVK_WG;
+    const rkvk_places<PLANE, RAW::PER_ROW, PIECES> places;
 #pragma unroll
     for (uint32_t n = 0; n < RAW::N; n++) {
-        const uint32_t i = n * RKVK_WG + t, row = i / RAW::PER_ROW, unit = i % RAW::PER_ROW;
+        const uint32_t i = n * RKVK_WG + t;
         if (RAW::UNITS % RKVK_WG != 0 && i >= RAW::UNITS)
             break;
         const uint4 w = *reinterpret_cast<const uint4 *>(raw + i * 16);
         const __half2 d = rkvk_scale2<TYPE>(scale[RAW::SCALES > 1 ? n : 0]);
-        constexpr uint32_t PIECES = TYPE == RKV_TYPE_Q4_0 ? 4 : 2;
         uint4 x[PIECES];
         x[0] = rkvk_eight<TYPE>(w.x, w.y, d);
         x[1] = rkvk_eight<TYPE>(w.z, w.w, d);
@@ -247,7 +309,7 @@ static __device__ __forceinline__ void rkvk_feed_expand(uint8_t *dst, const uint
         }
 #pragma unroll
         for (uint32_t p = 0; p < PIECES; p++)
-            *reinterpret_cast<uint4 *>(dst + PLANE::at(row, unit * PIECES + p)) = x[p];
+            *reinterpret_cast<uint4 *>(dst + places.at(n, p)) = x[p];
     }
 }
 
@@ -259,14 +321,16 @@ struct rkvk_turn {
     uint32_t k, v;
 };
 
+template <typename S>
 static __device__ __forceinline__ uint32_t rkvk_stage(uint32_t n)
 {
-    return n % RKVK_WG_STAGES;
+    return n % S::STAGES;
 }
 
+template <typename S>
 static __device__ __forceinline__ uint32_t rkvk_phase(uint32_t n)
 {
-    return n / RKVK_WG_STAGES & 1;
+    return n / S::STAGES & 1;
 }
 
 static __device__ __forceinline__ rkvk_info rkvk_feed_info(const rkvk_feed &f)
@@ -291,81 +355,95 @@ static __device__ __forceinline__ void rkvk_feed_announce(rkvk_wg_smem<S> &sm, u
     }
 }
 
-/* 16-bit K and V: all the rows of a work. */
+/* K of the block at f into its stage, and what the block is. */
 template <typename S>
-static __device__ __forceinline__ void rkvk_feed_direct(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
-                                                        const rkvk_wg_work &w, rkvk_feed &f, rkvk_turn &n)
+static __device__ __forceinline__ void rkvk_feed_k(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a, const rkvk_feed &f,
+                                                   rkvk_turn &n, const uint16_t (&scale)[S::raw_k::SCALES])
 {
-    while (rkvk_feed_next<S::BC>(f, a, w.walk)) {
-        const uint32_t k = rkvk_stage(n.k), v = rkvk_stage(n.v);
-        rkvk_bar_wait(rkvk_smem_addr(&sm.k_empty[k]), rkvk_phase(n.k++) ^ 1);
-        rkvk_feed_announce(sm, k, rkvk_feed_info(f));
-        rkvk_feed_copy<typename S::plane_k>(rkvk_smem_addr(sm.k[k]), f.leaf.head + a.geom.k_off, f);
-        rkvk_bar_arrive_copied(rkvk_smem_addr(&sm.k_full[k]));
-        rkvk_bar_wait(rkvk_smem_addr(&sm.v_empty[v]), rkvk_phase(n.v++) ^ 1);
-        rkvk_feed_copy<typename S::plane_v>(rkvk_smem_addr(sm.v[v]), f.leaf.head + a.geom.v_off, f);
-        rkvk_bar_arrive_copied(rkvk_smem_addr(&sm.v_full[v]));
+    const uint32_t stage = rkvk_stage<S>(n.k), full = rkvk_smem_addr(&sm.k_full[stage]);
+    rkvk_bar_wait(rkvk_smem_addr(&sm.k_empty[stage]), rkvk_phase<S>(n.k++) ^ 1);
+    rkvk_feed_announce(sm, stage, rkvk_feed_info(f));
+    if constexpr (S::DIRECT_K) {
+        rkvk_feed_copy<typename S::plane_k>(rkvk_smem_addr(sm.k[stage]), f.leaf.head + a.geom.k_off, f);
+        rkvk_bar_arrive_copied(full);
+    } else {
+        rkvk_copy_wait<1>();
+        rkvk_feed_expand<S::TK, typename S::raw_k, typename S::plane_k>(sm.k[stage], sm.raw, scale);
+        rkvk_fence_async();
+        rkvk_bar_arrive(full);
     }
 }
 
-/* Others: K and V of the block after this one are copied while this one is
- * expanded.  Copies are committed as K, V, K, V, ..: what is needed is always all
- * but the latest group. */
+/* V likewise.  Of raw copies, all but the LATER latest groups are there. */
+template <typename S, int LATER>
+static __device__ __forceinline__ void rkvk_feed_v(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a, const rkvk_feed &f,
+                                                   rkvk_turn &n, const uint16_t (&scale)[S::raw_v::SCALES])
+{
+    const uint32_t stage = rkvk_stage<S>(n.v), full = rkvk_smem_addr(&sm.v_full[stage]);
+    rkvk_bar_wait(rkvk_smem_addr(&sm.v_empty[stage]), rkvk_phase<S>(n.v++) ^ 1);
+    if constexpr (S::DIRECT_V) {
+        rkvk_feed_copy<typename S::plane_v>(rkvk_smem_addr(sm.v[stage]), f.leaf.head + a.geom.v_off, f);
+        rkvk_bar_arrive_copied(full);
+    } else {
+        rkvk_copy_wait<LATER>();
+        rkvk_feed_expand<S::TV, typename S::raw_v, typename S::plane_v>(sm.v[stage], sm.raw + S::raw_k::BYTES, scale);
+        rkvk_fence_async();
+        rkvk_bar_arrive(full);
+    }
+}
+
 template <typename S>
-static __device__ __forceinline__ void rkvk_feed_expanded(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
-                                                          const rkvk_wg_work &w, rkvk_feed &f, rkvk_turn &n)
+static __device__ __forceinline__ void rkvk_feed_raw_k(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
+                                                       const rkvk_feed &f, uint16_t (&scale)[S::raw_k::SCALES])
+{
+    if constexpr (!S::DIRECT_K)
+        rkvk_feed_copy_raw<typename S::raw_k>(rkvk_smem_addr(sm.raw), scale, f.leaf.head + a.geom.k_off,
+                                              f.leaf.head + a.geom.k_scale_off, f);
+}
+
+template <typename S>
+static __device__ __forceinline__ void rkvk_feed_raw_v(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
+                                                       const rkvk_feed &f, uint16_t (&scale)[S::raw_v::SCALES])
+{
+    if constexpr (!S::DIRECT_V)
+        rkvk_feed_copy_raw<typename S::raw_v>(rkvk_smem_addr(sm.raw + S::raw_k::BYTES), scale,
+                                              f.leaf.head + a.geom.v_off, f.leaf.head + a.geom.v_scale_off, f);
+}
+
+/* All the blocks of a work, in the order of their use: K0 K1 V0 K2 V1 ..  Raw
+ * copies run ahead: of K by a block, of V until the next K is done; they are
+ * committed as K1 V0 K2 V1 .., so what is needed is there when all but the latest
+ * group are. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_feed_blocks(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
+                                                        const rkvk_wg_work &w, rkvk_feed &f, rkvk_turn &n)
 {
     uint16_t k_scale[S::raw_k::SCALES], v_scale[S::raw_v::SCALES];
-    uint8_t *const raw_k = sm.raw, *const raw_v = sm.raw + S::raw_k::BYTES;
-    const auto copy_k = [&]() {
-        if constexpr (!S::DIRECT_K)
-            rkvk_feed_copy_raw<typename S::raw_k>(rkvk_smem_addr(raw_k), k_scale, f.leaf.head + a.geom.k_off,
-                                                  f.leaf.head + a.geom.k_scale_off, f);
-    };
-    const auto copy_v = [&]() {
-        if constexpr (!S::DIRECT_V)
-            rkvk_feed_copy_raw<typename S::raw_v>(rkvk_smem_addr(raw_v), v_scale, f.leaf.head + a.geom.v_off,
-                                                  f.leaf.head + a.geom.v_scale_off, f);
-    };
-    bool more = rkvk_feed_next<S::BC>(f, a, w.walk);
-    if (more) {
-        copy_k();
-        rkvk_copy_commit();
-        copy_v();
-        rkvk_copy_commit();
-    }
+    bool more = rkvk_feed_next<S::BC>(f, a, w.walk), any = false;
+    rkvk_feed now, before;
+    if (more)
+        rkvk_feed_raw_k(sm, a, f, k_scale);
+    rkvk_copy_commit();
+    rkvk_copy_commit();
     while (more) {
-        const uint32_t k = rkvk_stage(n.k), v = rkvk_stage(n.v);
-        const rkvk_feed now = f; /* where this block lies */
-        more = rkvk_feed_next<S::BC>(f, a, w.walk);
-        rkvk_bar_wait(rkvk_smem_addr(&sm.k_empty[k]), rkvk_phase(n.k++) ^ 1);
-        rkvk_feed_announce(sm, k, rkvk_feed_info(now));
-        if constexpr (S::DIRECT_K) {
-            rkvk_feed_copy<typename S::plane_k>(rkvk_smem_addr(sm.k[k]), now.leaf.head + a.geom.k_off, now);
-            rkvk_bar_arrive_copied(rkvk_smem_addr(&sm.k_full[k]));
-        } else {
-            rkvk_copy_wait<1>();
-            rkvk_feed_expand<S::TK, typename S::raw_k, typename S::plane_k>(sm.k[k], raw_k, k_scale);
-            rkvk_fence_async();
-            rkvk_bar_arrive(rkvk_smem_addr(&sm.k_full[k]));
-        }
+        now = f;
+        if constexpr (!S::DIRECT)
+            more = rkvk_feed_next<S::BC>(f, a, w.walk);
+        rkvk_feed_k(sm, a, now, n, k_scale);
         if (more)
-            copy_k();
+            rkvk_feed_raw_k(sm, a, f, k_scale);
         rkvk_copy_commit();
-        rkvk_bar_wait(rkvk_smem_addr(&sm.v_empty[v]), rkvk_phase(n.v++) ^ 1);
-        if constexpr (S::DIRECT_V) {
-            rkvk_feed_copy<typename S::plane_v>(rkvk_smem_addr(sm.v[v]), now.leaf.head + a.geom.v_off, now);
-            rkvk_bar_arrive_copied(rkvk_smem_addr(&sm.v_full[v]));
-        } else {
-            rkvk_copy_wait<1>();
-            rkvk_feed_expand<S::TV, typename S::raw_v, typename S::plane_v>(sm.v[v], raw_v, v_scale);
-            rkvk_fence_async();
-            rkvk_bar_arrive(rkvk_smem_addr(&sm.v_full[v]));
-        }
-        if (more)
-            copy_v();
+        if (any)
+            rkvk_feed_v<S, 1>(sm, a, before, n, v_scale);
+        rkvk_feed_raw_v(sm, a, now, v_scale);
         rkvk_copy_commit();
+        before = now;
+        any = true;
+        if constexpr (S::DIRECT)
+            more = rkvk_feed_next<S::BC>(f, a, w.walk);
     }
+    if (any)
+        rkvk_feed_v<S, 0>(sm, a, before, n, v_scale);
 }
 
 /* The rows of a work, and the word that they are done. */
@@ -375,13 +453,10 @@ static __device__ __forceinline__ void rkvk_feed_rows(rkvk_wg_smem<S> &sm, const
 {
     rkvk_feed f;
     rkvk_feed_begin(f, a, w);
-    if constexpr (S::DIRECT)
-        rkvk_feed_direct(sm, a, w, f, n);
-    else
-        rkvk_feed_expanded(sm, a, w, f, n);
-    const uint32_t k = rkvk_stage(n.k);
+    rkvk_feed_blocks(sm, a, w, f, n);
+    const uint32_t k = rkvk_stage<S>(n.k);
     rkvk_info end = {0, 0, 0, 0, RKVK_INFO_END};
-    rkvk_bar_wait(rkvk_smem_addr(&sm.k_empty[k]), rkvk_phase(n.k++) ^ 1);
+    rkvk_bar_wait(rkvk_smem_addr(&sm.k_empty[k]), rkvk_phase<S>(n.k++) ^ 1);
     rkvk_feed_announce(sm, k, end);
     rkvk_bar_arrive(rkvk_smem_addr(&sm.k_full[k]));
 }

@@ -18,6 +18,7 @@ struct rkvk_fold {
     float o[S::DV / 2];
     float m[2], l[2];
     rkvk_reach common;         /* what all rows of the warp see; those that are not there count not */
+    uint32_t q[S::Q_REGS ? S::DK / 4 : 1]; /* fragments of A, 4 to a step of 16 dims */
     float mul, mul2;           /* scores to natural units, to units of ln 2 */
     bool in_unit[2];           /* fp8: o is in V's stored units */
 };
@@ -55,6 +56,22 @@ static __device__ __forceinline__ void rkvk_fold_load_q(rkvk_wg_smem<S> &sm, con
         rkvk_bar_sync<1, RKVK_WG>();
     else
         rkvk_bar_sync<2, RKVK_WG>();
+}
+
+/* The warp's rows of it to registers. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_fold_take_q(const rkvk_wg_smem<S> &sm, rkvk_fold<S> &st)
+{
+    const uint32_t row = threadIdx.x % RKVK_WG / 32 * 16 + threadIdx.x % 16, half = threadIdx.x % 32 / 16;
+    if constexpr (S::Q_REGS)
+#pragma unroll
+        for (int i = 0; i < S::DK / 16; i++) {
+            uint32_t x[4];
+            rkvk_ldmatrix_x4(x, rkvk_smem_addr(sm.q[rkvk_fold_group()] + S::plane_q::at(row, 2 * i + half)));
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                st.q[4 * i + j] = x[j];
+        }
 }
 
 /* The warp's rows' reaches, and what they have in common. */
@@ -268,15 +285,22 @@ static __device__ __forceinline__ void rkvk_fold_release(uint64_t *bar)
 
 /* S = Q * K^T is asked for. */
 template <typename S>
-static __device__ __forceinline__ void rkvk_fold_scores(const rkvk_wg_smem<S> &sm, float (&s)[S::BC / 2],
-                                                        uint32_t stage)
+static __device__ __forceinline__ void rkvk_fold_scores(const rkvk_wg_smem<S> &sm, const rkvk_fold<S> &st,
+                                                        float (&s)[S::BC / 2], uint32_t stage)
 {
-    const uint32_t q = S::plane_q::low(rkvk_smem_addr(sm.q[rkvk_fold_group()]));
+    typedef rkvk_wgmma<S::BC, S::BF16_K> wgmma;
     const uint32_t k = S::plane_k::low(rkvk_smem_addr(sm.k[stage]));
+    if constexpr (S::Q_REGS) {
 #pragma unroll
-    for (int i = 0; i < S::DK / 16; i++)
-        rkvk_wgmma<S::BC, S::BF16_K>::both(s, S::plane_q::descriptor(q, S::plane_q::dims(i)),
-                                              S::plane_k::descriptor(k, S::plane_k::dims(i)), i == 0);
+        for (int i = 0; i < S::DK / 16; i++)
+            wgmma::rows(s, st.q + 4 * i, S::plane_k::descriptor(k, S::plane_k::dims(i)), i == 0);
+    } else {
+        const uint32_t q = S::plane_q::low(rkvk_smem_addr(sm.q[rkvk_fold_group()]));
+#pragma unroll
+        for (int i = 0; i < S::DK / 16; i++)
+            wgmma::both(s, S::plane_q::descriptor(q, S::plane_q::dims(i)),
+                        S::plane_k::descriptor(k, S::plane_k::dims(i)), i == 0);
+    }
     rkvk_wgmma_commit();
 }
 
@@ -292,17 +316,13 @@ static __device__ __forceinline__ void rkvk_fold_output(const rkvk_wg_smem<S> &s
     rkvk_wgmma_commit();
 }
 
-#ifndef RKVK_X_NOFENCE
-#define RKVK_X_NOFENCE 0
-#endif
 /* The next block's K and what it is; the end has no K. */
 template <typename S>
 static __device__ __forceinline__ rkvk_info rkvk_fold_next(rkvk_wg_smem<S> &sm, rkvk_turn &n, uint32_t &stage)
 {
-    stage = rkvk_stage(n.k);
-    rkvk_bar_wait(rkvk_smem_addr(&sm.k_full[stage]), rkvk_phase(n.k++));
-    if (!RKVK_X_NOFENCE)
-        rkvk_fence_async();
+    stage = rkvk_stage<S>(n.k);
+    rkvk_bar_wait(rkvk_smem_addr(&sm.k_full[stage]), rkvk_phase<S>(n.k++));
+    rkvk_fence_async();
     rkvk_info info = sm.info[stage];
     info.flags = __shfl_sync(0xffffffffu, info.flags, 0);
     if (info.flags & RKVK_INFO_END)
@@ -313,22 +333,16 @@ static __device__ __forceinline__ rkvk_info rkvk_fold_next(rkvk_wg_smem<S> &sm, 
 template <typename S>
 static __device__ __forceinline__ uint32_t rkvk_fold_wait_v(rkvk_wg_smem<S> &sm, rkvk_turn &n)
 {
-    const uint32_t stage = rkvk_stage(n.v);
-    rkvk_bar_wait(rkvk_smem_addr(&sm.v_full[stage]), rkvk_phase(n.v++));
-    if (!RKVK_X_NOFENCE)
-        rkvk_fence_async();
+    const uint32_t stage = rkvk_stage<S>(n.v);
+    rkvk_bar_wait(rkvk_smem_addr(&sm.v_full[stage]), rkvk_phase<S>(n.v++));
+    rkvk_fence_async();
     return stage;
 }
 
 /* The groups multiply by turns, so that one's weights are made while the other
  * multiplies.  Group 0 begins (rkvk_fold_your_turn of group 1 at the start). */
-#ifndef RKVK_X_PING
-#define RKVK_X_PING 1
-#endif
 static __device__ __forceinline__ void rkvk_fold_my_turn(void)
 {
-    if (!RKVK_X_PING)
-        return;
     if (rkvk_fold_group() == 0)
         rkvk_bar_sync<3, RKVK_WG * RKVK_WG_FOLD>();
     else
@@ -337,8 +351,6 @@ static __device__ __forceinline__ void rkvk_fold_my_turn(void)
 
 static __device__ __forceinline__ void rkvk_fold_your_turn(void)
 {
-    if (!RKVK_X_PING)
-        return;
     if (rkvk_fold_group() == 0)
         rkvk_bar_come<4, RKVK_WG * RKVK_WG_FOLD>();
     else
@@ -357,7 +369,7 @@ static __device__ __forceinline__ void rkvk_fold_blocks(rkvk_wg_smem<S> &sm, con
         return;
     rkvk_wgmma_hold(s);
     rkvk_wgmma_fence();
-    rkvk_fold_scores(sm, s, k);
+    rkvk_fold_scores(sm, st, s, k);
     rkvk_wgmma_wait<0>();
     rkvk_wgmma_hold(s);
     rkvk_fold_release(&sm.k_empty[k]);
@@ -375,7 +387,7 @@ static __device__ __forceinline__ void rkvk_fold_blocks(rkvk_wg_smem<S> &sm, con
         rkvk_wgmma_hold(st.o);
         rkvk_fold_my_turn();
         rkvk_wgmma_fence();
-        rkvk_fold_scores(sm, s, k);
+        rkvk_fold_scores(sm, st, s, k);
         v = rkvk_fold_wait_v(sm, n);
         rkvk_wgmma_fence();
         rkvk_fold_output(sm, st, p, v);
@@ -413,6 +425,7 @@ static __device__ __forceinline__ void rkvk_fold_rows(rkvk_wg_smem<S> &sm, const
 {
     rkvk_fold<S> st;
     rkvk_fold_load_q(sm, a, w);
+    rkvk_fold_take_q(sm, st);
     rkvk_fold_load_reach(sm, a, w, st);
     rkvk_fold_begin(a, w, st);
     rkvk_fold_blocks(sm, a, st, n);

@@ -108,7 +108,8 @@ static __device__ __forceinline__ void rkvk_wgmma_after(float x)
 }
 
 /* rkvk_wgmma<N, BF16>::both: A and B from shared memory, both K-major; first: D is
- * not read.  ::weights: A from registers, B N-major. */
+ * not read.  ::rows: A from registers, B K-major; ::weights: A from registers, B
+ * N-major. */
 template <int N, bool BF16>
 struct rkvk_wgmma;
 
@@ -127,8 +128,8 @@ struct rkvk_wgmma;
 #define RKVK_N6 RKVK_N5 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define RKVK_N7 RKVK_N6 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-/* NAMES: the N / 2 accumulators; I0 .. I4: the operands that follow. */
-#define RKVK_WGMMA_TYPE(N, IS_BF16, TYPE, NAMES, I0, I1, I2, I3, I4)                                        \
+/* NAMES: the N / 2 accumulators; I0 .. I5: the operands that follow. */
+#define RKVK_WGMMA_TYPE(N, IS_BF16, TYPE, NAMES, I0, I1, I2, I3, I4, I5)                                        \
     template <>                                                                                               \
     struct rkvk_wgmma<N, IS_BF16> {                                                                           \
         static __device__ __forceinline__ void both(float (&d)[N / 2], uint64_t a, uint64_t b, bool first)    \
@@ -146,10 +147,18 @@ struct rkvk_wgmma;
                          : RKVK_D##N                                                                             \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                               \
         }                                                                                                     \
+        static __device__ __forceinline__ void rows(float (&d)[N / 2], const uint32_t *a, uint64_t b, bool first)\
+        {                                                                                             \
+            asm volatile("{.reg .pred p; setp.eq.b32 p, %" #I5 ", 0;\n"                               \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES "}, {%" #I0\
+                         ", %" #I1 ", %" #I2 ", %" #I3 "}, %" #I4 ", p, 1, 1, 0;}"                    \
+                         : RKVK_D##N                                                                  \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)first));      \
+        }                                                                                             \
     };
-#define RKVK_WGMMA(N, NAMES, I0, I1, I2, I3, I4)                    \
-    RKVK_WGMMA_TYPE(N, false, "f16", NAMES, I0, I1, I2, I3, I4) \
-    RKVK_WGMMA_TYPE(N, true, "bf16", NAMES, I0, I1, I2, I3, I4)
+#define RKVK_WGMMA(N, NAMES, I0, I1, I2, I3, I4, I5)                    \
+    RKVK_WGMMA_TYPE(N, false, "f16", NAMES, I0, I1, I2, I3, I4, I5) \
+    RKVK_WGMMA_TYPE(N, true, "bf16", NAMES, I0, I1, I2, I3, I4, I5)
 
 #define RKVK_D64 RKVK_R32(d, 0)
 #define RKVK_D80 RKVK_D64, RKVK_R8(d, 32)
@@ -158,11 +167,11 @@ struct rkvk_wgmma;
 #define RKVK_D128 RKVK_D112, RKVK_R8(d, 56)
 #define RKVK_D256 RKVK_D128, RKVK_R32(d, 64), RKVK_R32(d, 96)
 
-RKVK_WGMMA(64, RKVK_N1, 32, 33, 34, 35, 36)
-RKVK_WGMMA(80, RKVK_N1A, 40, 41, 42, 43, 44)
-RKVK_WGMMA(96, RKVK_N2, 48, 49, 50, 51, 52)
-RKVK_WGMMA(112, RKVK_N2A, 56, 57, 58, 59, 60)
-RKVK_WGMMA(128, RKVK_N3, 64, 65, 66, 67, 68)
-RKVK_WGMMA(256, RKVK_N7, 128, 129, 130, 131, 132)
+RKVK_WGMMA(64, RKVK_N1, 32, 33, 34, 35, 36, 37)
+RKVK_WGMMA(80, RKVK_N1A, 40, 41, 42, 43, 44, 45)
+RKVK_WGMMA(96, RKVK_N2, 48, 49, 50, 51, 52, 53)
+RKVK_WGMMA(112, RKVK_N2A, 56, 57, 58, 59, 60, 61)
+RKVK_WGMMA(128, RKVK_N3, 64, 65, 66, 67, 68, 69)
+RKVK_WGMMA(256, RKVK_N7, 128, 129, 130, 131, 132, 133)
 
 #endif
