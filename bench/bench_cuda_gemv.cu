@@ -83,9 +83,6 @@ static __global__ void __launch_bounds__(threads_most(C), C <= 2 && C * U <= 4 ?
     uint4 rows[U][C];
     float x[C][8];
     bool mine[C];
-#if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion();
-#endif
 #pragma unroll
     for (int c = 0; c < C; c++)
         mine[c] = threadIdx.x + c * blockDim.x < pieces;
@@ -96,6 +93,7 @@ static __global__ void __launch_bounds__(threads_most(C), C <= 2 && C * U <= 4 ?
             rows[u][c] = mine[c] && u < n ? load(w + (uint64_t)u * pieces + c * blockDim.x) : make_uint4(0, 0, 0, 0);
 #if __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
 #endif
 #pragma unroll
     for (int c = 0; c < C; c++) {

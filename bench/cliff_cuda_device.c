@@ -15,6 +15,7 @@
 #define PLAIN_COPY_BYTES ((uint64_t)256 << 20)
 #define COPIES 4u
 #define PAIRS 12000u
+#define DEBT_BYTES ((uint64_t)64 << 20)
 #define LEAST_PART_BYTES ((uint64_t)64 << 10)
 
 /* The executor's table with three entries changed. */
@@ -23,6 +24,7 @@ static rkvi_device_vt changed_vt;
 
 static struct {
     double repeat, debt_bytes; /* H2D, still to be repeated */
+    void *debt_from, *debt_to; /* what repeats copy */
     void *in_stream;           /* "rollkv in" of the newest cache */
     bool is_probing, is_part, has_events;
     uint32_t n;
@@ -83,24 +85,35 @@ rkv_status cliff_probe_stop(cliff_probed *out)
 
 /* -------------------------------------------------------------- changed entries */
 
-/* What is still owed of this copy: whole repeats, then a part of it, which is
- * carried over where it is too small to be worth a copy. */
+/* What is still owed of this copy and those before it, in as few copies as there
+ * can be, so that the slowed link has its full speed with small ones too, as a
+ * slow one has. */
 static rkv_status repeat_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)
 {
-    const double bytes = (double)copy->width_bytes * (double)copy->rows;
-    rkvi_copy part = *copy;
     rkv_status s = RKV_OK;
-    state.debt_bytes += bytes * (state.repeat - 1);
-    for (; state.debt_bytes >= bytes && s == RKV_OK; state.debt_bytes -= bytes)
-        s = plain_vt->copy(d, copy, stream);
-    if (copy->rows > 1)
-        part.rows = (size_t)(state.debt_bytes / (double)copy->width_bytes);
-    else
-        part.width_bytes = (size_t)state.debt_bytes / 256 * 256;
-    if (s != RKV_OK || (uint64_t)part.width_bytes * part.rows < LEAST_PART_BYTES)
-        return s;
-    state.debt_bytes -= (double)part.width_bytes * (double)part.rows;
-    return plain_vt->copy(d, &part, stream);
+    state.debt_bytes += (double)copy->width_bytes * (double)copy->rows * (state.repeat - 1);
+    while (state.debt_bytes >= (double)LEAST_PART_BYTES && s == RKV_OK) {
+        const uint64_t owed = (uint64_t)state.debt_bytes / 256 * 256;
+        const rkvi_copy part = {.direction = RKVI_H2D,
+                                .dst = state.debt_to,
+                                .src = state.debt_from,
+                                .width_bytes = owed < DEBT_BYTES ? owed : DEBT_BYTES,
+                                .rows = 1};
+        s = plain_vt->copy(d, &part, stream);
+        state.debt_bytes -= (double)part.width_bytes;
+    }
+    return s;
+}
+
+/* Kept until the process ends. */
+static rkv_status make_debt_room(rkvi_device *d)
+{
+    rkv_status s = RKV_OK;
+    if (!state.debt_from)
+        s = rkvi_dev(host_alloc, d, DEBT_BYTES, &state.debt_from);
+    if (s == RKV_OK && !state.debt_to)
+        s = CLIFF_CUDA(cudaMalloc(&state.debt_to, DEBT_BYTES));
+    return s;
 }
 
 static rkv_status changed_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)
@@ -153,7 +166,12 @@ rkv_status cliff_cuda_device_create(double repeat, rkvi_device **out)
     (*out)->vt = &changed_vt;
     state.repeat = repeat;
     state.debt_bytes = 0;
-    return RKV_OK;
+    if (repeat <= 1)
+        return RKV_OK;
+    const rkv_status room = make_debt_room(*out);
+    if (room != RKV_OK)
+        rkvi_dev_destroy(*out);
+    return room;
 }
 
 /* -------------------------------------------------------------------- the link */

@@ -3,8 +3,8 @@
  * cliff_cuda_device.h: the CUDA executor as the cliff bench uses it: with a
  * link that can be slowed, and with a clock around each operation on demand.
  *
- * Slowed: each H2D copy is carried out so many times, the last one in part, all
- * of them in the place of the one.  One bench runs at a time in a process.
+ * Slowed: each H2D copy is followed by copies of other memory, so that so many
+ * times its bytes cross in its place.  One bench runs at a time in a process.
  */
 #ifndef CLIFF_CUDA_DEVICE_H
 #define CLIFF_CUDA_DEVICE_H
