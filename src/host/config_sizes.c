@@ -75,7 +75,8 @@ static uint64_t window_tiles(const rkvi_config *cfg, const rkvi_layer_config *la
 static uint64_t extra_places(sum *x, const rkvi_config *cfg)
 {
     const uint64_t lag_tiles = rkvi_div_up(cfg->draft_rows, cfg->tile_cells);
-    return mul(x, cfg->n_sequences, 2 * lag_tiles + 3);
+    /* Graphs: the tail changes once in T/2 steps, so one more is leaving. */
+    return mul(x, cfg->n_sequences, 2 * lag_tiles + 3 + ((cfg->flags & RKV_FLAG_GRAPHS) != 0));
 }
 
 static void size_places(sum *x, rkvi_config *cfg, const rkvi_trial *trial)
@@ -177,6 +178,15 @@ static void size_partials(sum *x, rkvi_config *cfg)
     cfg->partial_bytes = rkvi_align_up(mul(x, cfg->partial_slots, slot_bytes), TABLE_ALIGN);
 }
 
+/* What rkvi_ring_launch_bytes says; 0: one tile-layer. */
+static uint64_t launch_bytes(const rkvi_config *cfg)
+{
+    const uint64_t ring = cfg->ring_bytes, one = cfg->largest_tile_layer_bytes;
+    if (cfg->flags & RKV_FLAG_GRAPHS)
+        return ring / 5 >= one ? (ring - 3 * one) / 2 : 0;
+    return ring / 2 >= one ? ring / 2 : 0;
+}
+
 /* Most attend launches of a site: one a tile in op-level, and where a launch may
  * not read half the ring; else one for as many whole tile-layers as a copy and
  * half the ring hold (as plan cuts them). */
@@ -185,8 +195,8 @@ static uint64_t max_launches(sum *x, const rkvi_config *cfg, const rkvi_layer_co
     uint64_t group = 0;
     if (!layer->has_tail)
         return 1;
-    if (cfg->mode == RKV_MODE_RING && cfg->ring_bytes / 2 >= cfg->largest_tile_layer_bytes)
-        group = smaller(cfg->copy_bytes, cfg->ring_bytes / 2);
+    if (cfg->mode == RKV_MODE_RING)
+        group = smaller(cfg->copy_bytes, launch_bytes(cfg));
     return add(x, rkvi_div_up(cfg->capacity_tiles, larger(group / layer->geom.bytes, 1)), 2);
 }
 
@@ -214,6 +224,13 @@ static void size_site_tables(sum *x, rkvi_config *cfg)
     cfg->max_merges_site = add(x, merges, n_seq + row_blocks);
     /* A decode item's result is a node, and so is a merge's; a row block's state is one. */
     cfg->max_nodes_site = add(x, decode_items, add(x, merges, row_blocks));
+    /* Launches that are captured are filled up with empty items and merges. */
+    if (cfg->flags & RKV_FLAG_GRAPHS) {
+        const uint64_t items = add(x, RKVI_GRAPH_ITEMS + 8 * n_seq, mul(x, launches, 8));
+        cfg->max_items_site = add(x, cfg->max_items_site, items);
+        cfg->max_merges_site = mul(x, cfg->max_merges_site, 2);
+        cfg->max_nodes_site = add(x, cfg->max_nodes_site, add(x, items, cfg->max_merges_site));
+    }
 }
 
 static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
@@ -250,6 +267,12 @@ static void size_tables(sum *x, rkvi_config *cfg)
     a_site = add(x, a_site, table(x, cfg->max_nodes_site, sizeof(rkvi_node)));
     step = add(x, step, mul(x, cfg->n_leaf_classes, a_class));
     cfg->table_bytes = add(x, step, mul(x, cfg->n_sites, a_site));
+    cfg->upload_bytes = cfg->device_table_bytes = cfg->table_bytes;
+    if (cfg->flags & RKV_FLAG_GRAPHS) /* in pieces, each with its rkvi_patch */
+        cfg->upload_bytes = add(x, cfg->table_bytes, table(x, cfg->table_bytes / RKVI_PIECE_BYTES, sizeof(rkvi_patch)));
+    cfg->device_table_bytes = mul(x, cfg->steps_ahead, cfg->upload_bytes);
+    if (cfg->flags & RKV_FLAG_GRAPHS)
+        cfg->device_table_bytes = add(x, cfg->device_table_bytes, cfg->table_bytes);
 }
 
 /* -------------------------------------------------------------------- all */
@@ -268,7 +291,7 @@ static void size_sum(sum *x, rkvi_config *cfg)
     bytes = add(x, bytes, cfg->ring_bytes);
     bytes = add(x, bytes, cfg->transit_bytes);
     bytes = add(x, bytes, cfg->partial_bytes);
-    cfg->device_bytes = add(x, bytes, mul(x, cfg->steps_ahead, cfg->table_bytes));
+    cfg->device_bytes = add(x, bytes, cfg->device_table_bytes);
 }
 
 rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)

@@ -47,6 +47,7 @@ typedef enum {
     RKVI_OP_DECODE,  /* partials of aligned runs of leaves */
     RKVI_OP_PREFILL, /* states of rows, leaves in order */
     RKVI_OP_MERGE,   /* nodes of a row to one node, or to the output */
+    RKVI_OP_PATCH,   /* pieces of the step's tables that changed, into place */
     RKVI_OP_COUNT
 } rkvi_op;
 
@@ -190,6 +191,18 @@ typedef struct rkvi_open_args {
     const uint64_t *base_index; /* which of them */
     uint64_t bytes;             /* of a tile-layer */
 } rkvi_open_args;
+
+/* Piece i: `bytes` (a multiple of 16) from src + from to dst + to.  grid = number
+ * of pieces, none of which overlap. */
+typedef struct rkvi_patch {
+    uint64_t to, from, bytes;
+} rkvi_patch;
+
+typedef struct rkvi_patch_args {
+    unsigned char *dst;
+    const unsigned char *src;
+    const rkvi_patch *patches;
+} rkvi_patch_args;
 
 typedef void (*rkvi_op_fn)(const void *args, uint64_t index);
 typedef struct rkvi_ops {

@@ -75,7 +75,8 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t la
                             .launch_base = launch_base,
                             .launch_bytes = op_level ? 0 : most,
                             .group_bytes = group,
-                            .target_runs = h->target_runs};
+                            .target_runs = h->target_runs,
+                            .fixed = h->graphs};
 }
 
 static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
@@ -108,6 +109,21 @@ static rkv_status take_tables(rkv_cache *h)
     return RKV_OK;
 }
 
+static rkv_status write_tables(rkv_cache *h, const rkvi_plan_view *v)
+{
+    const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
+                               .access = RKVI_WRITE};
+    rkvi_mirror spare = {.host = h->image.spare, .bytes = h->cfg.table_bytes};
+    h->dev->vt->host_access(h->dev, &mirror, 1);
+    rkv_status s = rkvi_plan_tables(&h->plan, v, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, h->ring.bytes,
+                                    h->graphs ? &spare : &h->now->mirror);
+    if (s == RKV_OK && h->graphs) {
+        rkvi_step_image_update(h);
+        h->key = rkvi_plan_hash(&h->plan, &h->cfg, &h->batch);
+    }
+    return s;
+}
+
 static rkv_status plan_step(rkv_cache *h)
 {
     const rkvi_plan_view v = view_of(h, &h->batch, h->launched + 1);
@@ -117,16 +133,9 @@ static rkv_status plan_step(rkv_cache *h)
     if (h->ring.bytes)
         rkvi_ring_plan(&h->ring, n);
     h->missed = h->ring.predicted_wrong != wrong;
-    if (!(h->cfg.flags & RKV_FLAG_NO_PROMOTE))
+    if (!(h->cfg.flags & (RKV_FLAG_NO_PROMOTE | RKV_FLAG_GRAPHS)))
         s = rkvi_cache_promote(&h->cache, h->ring.items, n);
-    if (s == RKV_OK) {
-        const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
-                                   .access = RKVI_WRITE};
-        h->dev->vt->host_access(h->dev, &mirror, 1);
-        s = rkvi_plan_tables(&h->plan, &v, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, h->ring.bytes,
-                             &h->now->mirror);
-    }
-    return s;
+    return s == RKV_OK ? write_tables(h, &v) : s;
 }
 
 static rkv_status enqueue_begin(rkv_cache *h)
@@ -205,6 +214,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->batch_print = print;
     h->state = RKVI_STEP_BEGUN;
     h->next_site = 0;
+    h->replayed = false;
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
     /* Hints tell of a batch that changes: better to wait for the next one. */
@@ -230,12 +240,15 @@ static rkv_status follow(rkv_cache *h, void *stream)
 }
 
 /* A call on another stream than the call before comes after it. */
-static rkv_status order_stream(rkv_cache *h, void *stream)
+rkv_status rkvi_step_order(rkv_cache *h, void *stream)
 {
-    return h->has_stream && stream == h->stream ? RKV_OK : follow(h, stream);
+    const rkv_status s = rkvi_step_settle(h);
+    if (s != RKV_OK || (h->has_stream && stream == h->stream))
+        return s;
+    return follow(h, stream);
 }
 
-static rkv_status mark_compute(rkv_cache *h, void *stream)
+rkv_status rkvi_step_mark_compute(rkv_cache *h, void *stream)
 {
     rkv_status s = rkvi_timeline_record(&h->compute, stream);
     h->cache.compute_mark = h->compute.last;
@@ -251,8 +264,10 @@ static rkv_status start(rkv_cache *h, void *stream)
         s = rkvi_timeline_wait(&h->uploads, h->now->upload_mark, stream, &unseen);
     if (s == RKV_OK) /* once, here: what follows may be captured, and replayed */
         s = rkvi_step_copy_shared(h, stream);
+    if (s == RKV_OK && h->graphs)
+        s = rkvi_step_image_patch(h, stream);
     if (s == RKV_OK)
-        s = mark_compute(h, stream);
+        s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK)
         h->state = RKVI_STEP_RUNNING;
     return s;
@@ -270,7 +285,7 @@ rkv_status rkvi_step_start(rkv_cache *h, void *stream)
 /* ------------------------------------------------------------------- attend */
 
 /* Waits of the store: host copies given up, places handed on, transit. */
-static rkv_status before_store(rkv_cache *h, const rkvi_site_call *c)
+rkv_status rkvi_step_before_store(rkv_cache *h, const rkvi_site_call *c)
 {
     const uint32_t layer = c->site->kv_layer;
     const rkvi_layer_state *ls = &h->cache.layers[layer];
@@ -321,7 +336,7 @@ static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g, 
     if (s == RKV_OK && reads)
         s = rkvi_step_promote(h, number, c->stream);
     if (s == RKV_OK && reads)
-        s = mark_compute(h, c->stream);
+        s = rkvi_step_mark_compute(h, c->stream);
     if (s != RKV_OK)
         return s;
     h->launch_marks[number % h->launch_room] = h->compute.last;
@@ -331,21 +346,23 @@ static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g, 
 
 static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
 {
-    rkv_status s = h->state == RKVI_STEP_BEGUN ? start(h, c->stream) : order_stream(h, c->stream);
+    rkv_status s = h->state == RKVI_STEP_BEGUN ? start(h, c->stream) : rkvi_step_order(h, c->stream);
     if (s == RKV_OK && c->site->stores && h->plan.n_new_cells) {
-        s = before_store(h, c);
+        s = rkvi_step_before_store(h, c);
+        if (s == RKV_OK)
+            s = rkvi_launch_open(h, c);
         if (s == RKV_OK)
             s = rkvi_launch_store(h, c);
     }
     if (s == RKV_OK && h->cfg.mode == RKV_MODE_OP_LEVEL)
-        s = mark_compute(h, c->stream); /* the barrier: copies come after q */
+        s = rkvi_step_mark_compute(h, c->stream); /* the barrier: copies come after q */
     uint32_t item = c->plan->list0;
     for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++)
         s = run_launch(h, c, g, &item);
     if (s == RKV_OK)
         s = rkvi_launch_output(h, c);
     if (s == RKV_OK)
-        s = mark_compute(h, c->stream);
+        s = rkvi_step_mark_compute(h, c->stream);
     if (s == RKV_OK && c->a->site == c->layer->last_site)
         s = rkvi_step_leave(h, c->site->kv_layer);
     return s;
@@ -359,14 +376,14 @@ static rkv_status settle_broken(rkv_cache *h, void *stream)
     rkv_status s = wait_unmarked(h);
     if (s != RKV_OK || !h->has_stream || stream != h->stream)
         return s;
-    s = mark_compute(h, stream);
+    s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK) /* abort gives up the slots that it reads */
         s = rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute);
     return s;
 }
 
 /* A call of the running step failed: only abort is left, or nothing. */
-static rkv_status broken(rkv_cache *h, rkv_status s, void *stream)
+rkv_status rkvi_step_broken(rkv_cache *h, rkv_status s, void *stream)
 {
     char text[256];
     h->state = RKVI_STEP_BROKEN;
@@ -391,9 +408,11 @@ rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream)
                               .layer = &h->cfg.layers[site->kv_layer],
                               .plan = &h->plan.sites[a->site],
                               .stream = stream};
+    if (h->capture.is_on)
+        return rkvi_step_seen_status(h, rkvi_capture_attend(h, &c));
     rkv_status s = attend(h, &c);
     if (s != RKV_OK)
-        return broken(h, s, stream);
+        return rkvi_step_broken(h, s, stream);
     h->next_site++;
     return RKV_OK;
 }
@@ -402,9 +421,9 @@ rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream)
 
 static rkv_status end(rkv_cache *h, const rkvi_batch *next, void *stream)
 {
-    rkv_status s = order_stream(h, stream);
+    rkv_status s = rkvi_step_order(h, stream);
     if (s == RKV_OK)
-        s = mark_compute(h, stream);
+        s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK)
         s = rkvi_timeline_record(&h->ends, stream);
     if (s == RKV_OK)
@@ -432,14 +451,18 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
                          h->next_site, h->cfg.n_sites);
     rkv_status s = end(h, next, stream);
     if (s != RKV_OK)
-        return broken(h, s, stream);
+        return rkvi_step_broken(h, s, stream);
     h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
+    rkvi_capture_drop(h);
     return RKV_OK;
 }
 
 void rkvi_step_abort(rkv_cache *h)
 {
+    rkvi_capture_drop(h);
+    if (rkvi_step_settle(h) != RKV_OK)
+        poison(h);
     take_back(h, RKV_OK);
     h->now->abort_mark = h->compute.last;
     h->state = RKVI_STEP_IDLE;

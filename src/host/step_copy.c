@@ -184,7 +184,7 @@ rkv_status rkvi_step_copy_shared(rkv_cache *h, void *stream)
 rkv_status rkvi_step_upload(rkv_cache *h)
 {
     rkvi_step_tables *t = h->now;
-    const uint64_t bytes = h->plan.table_bytes;
+    const uint64_t bytes = h->graphs ? h->image.upload_bytes : h->plan.table_bytes;
     const rkvi_copy copy = {.direction = RKVI_H2D,
                             .dst = (void *)(uintptr_t)t->mirror.device_addr,
                             .src = t->mirror.host,

@@ -25,6 +25,32 @@ typedef struct rkvi_seen {
 } rkvi_seen;
 
 struct rkvi_import; /* step_cells_types.h */
+/* The open step's tables as graphs find them: at fixed places on the device,
+ * brought up to date by pieces (rkvi_op PATCH) that start enqueues.
+ *
+ *   piece:  unknown --in a patch that start enqueued--> as in the image
+ *           as in the image --changed by begin--> unknown */
+typedef struct rkvi_step_image {
+    void *device;
+    unsigned char *host, *spare; /* the open step's tables; what plans are written to */
+    unsigned char *state;        /* [piece]: RKVI_PIECE_ */
+    uint32_t *changed;           /* pieces of the open step's patch */
+    rkvi_patch *runs;            /* scratch */
+    uint32_t n_changed, n_runs;
+    uint64_t data_off;           /* in the upload: the pieces, behind n_runs rkvi_patch */
+    uint64_t upload_bytes;
+} rkvi_step_image;
+enum { RKVI_PIECE_KNOWN = 1, RKVI_PIECE_CHANGED = 2 };
+
+/* What a launch of a capture touches: asked for at each replay (tests). */
+typedef struct rkvi_noted_launch rkvi_noted_launch;
+
+/* A capture under way.  Its events are of no use outside. */
+typedef struct rkvi_step_capture {
+    bool is_on;
+    uint32_t first_site, site; /* the first, the next */
+    rkvi_noted_launch *noted;
+} rkvi_step_capture;
 
 struct rkv_cache {
     rkvi_config cfg;
@@ -64,6 +90,15 @@ struct rkv_cache {
     bool missed;           /* the last prediction was wrong */
     bool hint_differs;     /* the last end was told of other sequences than its step's */
 
+    /* graphs: RKV_FLAG_GRAPHS */
+    bool graphs;
+    rkvi_step_image image;
+    rkvi_step_capture capture;
+    uint64_t key;          /* of the open step */
+    bool replay_open;      /* a graph is launched behind the last mark of compute */
+    uint64_t replay_first; /* its launches: from here to `launched` */
+    bool replayed;         /* the step, or the last one, had a replay */
+
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
     size_t n_ranges, ranges_room;
 
@@ -90,6 +125,32 @@ rkv_status rkvi_step_leave(rkv_cache *h, uint32_t layer);
 rkv_status rkvi_step_promote(rkv_cache *h, uint64_t launch, void *stream);
 rkv_status rkvi_step_upload(rkv_cache *h);
 
+/* ---- step.c, for step_graph.c */
+
+/* A call on another stream than the call before comes after it. */
+rkv_status rkvi_step_order(rkv_cache *h, void *stream);
+rkv_status rkvi_step_mark_compute(rkv_cache *h, void *stream);
+/* A call of the running step failed: only abort is left, or nothing. */
+rkv_status rkvi_step_broken(rkv_cache *h, rkv_status s, void *stream);
+
+/* ---- step_image.c: the tables at fixed places */
+
+rkv_status rkvi_step_image_init(rkv_cache *h);
+void rkvi_step_image_free(rkv_cache *h);
+/* The spare image holds the step's tables now: what changed is taken over into
+ * the image, and written into the mirror. */
+void rkvi_step_image_update(rkv_cache *h);
+rkv_status rkvi_step_image_patch(rkv_cache *h, void *stream);
+/* Where the open step's tables lie on the device, and what they hold. */
+static inline uint64_t rkvi_step_tables_at(const rkv_cache *h)
+{
+    return h->graphs ? (uint64_t)(uintptr_t)h->image.device : h->now->mirror.device_addr;
+}
+static inline const unsigned char *rkvi_step_tables_host(const rkv_cache *h)
+{
+    return h->graphs ? h->image.host : h->now->mirror.host;
+}
+
 /* ---- step_launch.c: kernels and their ranges */
 
 typedef struct rkvi_site_call {
@@ -99,10 +160,27 @@ typedef struct rkvi_site_call {
     const rkvi_plan_site *plan;
     void *stream;
 } rkvi_site_call;
+/* Opens tiles (not in a capture), stores. */
+void rkvi_launch_add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access);
+rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
+/* Waits of the store: host copies given up, places handed on, transit. */
+rkv_status rkvi_step_before_store(rkv_cache *h, const rkvi_site_call *c);
 /* The decode and prefill items of launch g, then its merges. */
 rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g);
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
+
+/* ---- step_graph.c: captures and replays */
+
+rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c);
+void rkvi_capture_drop(rkv_cache *h);
+/* The launch whose ranges were just collected is captured: they are asked for
+ * again at each replay. */
+void rkvi_capture_note(rkv_cache *h, const rkvi_site_call *c, rkvi_launch *l, uint64_t first, uint64_t n);
+void rkvi_capture_notes_free(rkv_cache *h);
+void rkvi_launch_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op, uint64_t first, uint64_t n);
+/* What was enqueued behind a replay by the engine gets its mark. */
+rkv_status rkvi_step_settle(rkv_cache *h);
 
 /* The status of a device call: a fault poisons the handle. */
 rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s);
