@@ -94,7 +94,7 @@ static void capture_part(world *x, graph *g, uint32_t part)
     rkv_graph *out = &g->parts[part];
     out->struct_size = sizeof *out;
     fx_ok(rkvi_dev(capture_begin, w->dev, w->stream, false), "capture");
-    fx_ok(rkv_graph_capture(w->cache, x->cuts[part], w->stream), "rkv_graph_capture");
+    fx_ok(rkv_graph_capture(w->cache, x->cuts[part], x->cuts[part + 1] - x->cuts[part], w->stream), "rkv_graph_capture");
     for (uint32_t site = x->cuts[part]; site < x->cuts[part + 1]; site++)
         fx_ok(fx_attend(w, site), "captured attend");
     fx_ok(rkv_graph_capture_end(w->cache, w->stream, out), "rkv_graph_capture_end");
@@ -292,6 +292,79 @@ static void test_run_ahead(void **state)
     close_world(&x);
 }
 
+/* ---------------------------------------------------------------------- tail */
+
+/* Tile-layers of the first KV layer. */
+static uint64_t tile_layer_bytes(void)
+{
+    return fx_gpu ? T * 128 * 2 * 2 * 2 : T * 16 * 2 * 2 * 2;
+}
+
+/* One capture for each batch of tiles that enters the tail, at most. */
+static void run_tail(fx_executor executor, uint64_t ring_tiles, uint32_t n_steps, uint32_t n_parts)
+{
+    static world x;
+    fx_model m = model(executor, RKV_RESIDENT_NONE, 4096);
+    const uint32_t rows[] = {1, 2};
+    m.params.ring_bytes = ring_tiles * tile_layer_bytes();
+    m.params.copy_bytes = 4 * tile_layer_bytes();
+    open_world(&x, &m);
+    prefill(&x, 0, 230);
+    prefill(&x, 1, 65);
+    if (n_parts == 2) {
+        x.n_parts = 2;
+        memcpy(x.cuts, (uint32_t[]){0, 2, 4, 0}, sizeof x.cuts);
+    }
+    const uint64_t streamed = fx_stats(&x.w).streamed_bytes;
+    for (uint32_t s = 0; s < n_steps; s++)
+        decode(&x, 2, rows, s % 17 == 16);
+    assert_true(fx_stats(&x.w).streamed_bytes > streamed);
+    assert_true(fx_layer(&x.w, 0).tail_tiles > 0);
+    assert_true(x.n_graphs <= 2 + n_steps / (T / 2));
+    close_world(&x);
+}
+
+static void test_tail(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_executors(); i++) {
+        const uint32_t n = fx_is_full() || fx_gpu ? 600 : executors[i] == FX_HOST ? 100 : 40;
+        run_tail(executors[i], 200, n, 1); /* the list fits */
+        run_tail(executors[i], 12, n, 1);  /* several laps */
+        run_tail(executors[i], 1, n / 4, 1);
+        run_tail(executors[i], 9, n / 2, 2);
+    }
+}
+
+/* A list that changes by more than what enters: a sequence is cleared, another
+ * rolled back into the tail. */
+static void test_tail_changes(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_executors(); i++) {
+        static world x;
+        fx_model m = model(executors[i], 48, 4096);
+        const uint32_t rows[] = {1, 1, 1};
+        m.params.ring_bytes = 20 * tile_layer_bytes();
+        open_world(&x, &m);
+        prefill(&x, 0, 230);
+        prefill(&x, 1, 130);
+        prefill(&x, 2, 60);
+        for (uint32_t s = 0; s < 60; s++) {
+            decode(&x, 3, rows, s % 11 == 10);
+            if (s == 20) {
+                fx_clear(&x.w, 1);
+                fx_clear(&x.eager, 1);
+            }
+            if (s == 35) {
+                fx_truncate(&x.w, 0, 100);
+                fx_truncate(&x.eager, 0, 100);
+            }
+        }
+        close_world(&x);
+    }
+}
+
 /* -------------------------------------------------------------------- errors */
 
 static void test_refusals(void **state)
@@ -304,19 +377,19 @@ static void test_refusals(void **state)
     open_world(&x, &m);
     rkv_graph g = RKV_GRAPH_INIT;
     assert_int_equal(rkv_step_graph_key(x.w.cache, &key), RKV_E_STATE);
-    assert_int_equal(rkv_graph_capture(x.w.cache, 0, x.w.stream), RKV_E_STATE);
+    assert_int_equal(rkv_graph_capture(x.w.cache, 0, 0, x.w.stream), RKV_E_STATE);
     decode(&x, 2, rows, false);
     const fx_entry e[] = {entry_of(&x, 0, 1), entry_of(&x, 1, 2)};
     fx_ok(fx_begin(&x.w, e, 2), "begin");
-    assert_int_equal(rkv_graph_capture(x.w.cache, 0, x.w.stream), RKV_E_STATE); /* not started */
+    assert_int_equal(rkv_graph_capture(x.w.cache, 0, 0, x.w.stream), RKV_E_STATE); /* not started */
     assert_int_equal(rkv_step_replay(x.w.cache, &x.graphs[0].parts[0], x.w.stream), RKV_E_STATE); /* its key */
     assert_int_equal(rkv_step_replay(x.w.cache, &g, x.w.stream), RKV_E_ARGUMENT);
     assert_int_equal(rkv_step_replay(x.w.cache, NULL, x.w.stream), RKV_E_ARGUMENT);
     assert_int_equal(rkv_graph_capture_end(x.w.cache, x.w.stream, &g), RKV_E_STATE);
     fx_ok(rkv_step_start(x.w.cache, x.w.stream), "start");
-    assert_int_equal(rkv_graph_capture(x.w.cache, m.n_sites, x.w.stream), RKV_E_ARGUMENT);
-    fx_ok(rkv_graph_capture(x.w.cache, 1, x.w.stream), "capture");
-    assert_int_equal(rkv_graph_capture(x.w.cache, 1, x.w.stream), RKV_E_STATE);
+    assert_int_equal(rkv_graph_capture(x.w.cache, m.n_sites, 0, x.w.stream), RKV_E_ARGUMENT);
+    fx_ok(rkv_graph_capture(x.w.cache, 1, 0, x.w.stream), "capture");
+    assert_int_equal(rkv_graph_capture(x.w.cache, 1, 0, x.w.stream), RKV_E_STATE);
     assert_int_equal(rkv_step_end(x.w.cache, NULL, x.w.stream), RKV_E_STATE);
     assert_int_equal(rkv_graph_capture_end(x.w.cache, x.w.stream, &g), RKV_E_STATE); /* no site */
     fx_ok(fx_abort(&x.w), "abort");
@@ -358,6 +431,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resident),  cmocka_unit_test(test_parts),    cmocka_unit_test(test_dummies),
         cmocka_unit_test(test_run_ahead), cmocka_unit_test(test_refusals), cmocka_unit_test(test_aborts),
+        cmocka_unit_test(test_tail),      cmocka_unit_test(test_tail_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -553,7 +553,7 @@ RKV_API rkv_status rkv_step_abort(rkv_cache *cache);
  *
  *   capture   rkv_step_begin, _start, _graph_key -> k
  *             cudaStreamBeginCapture(stream)
- *               rkv_graph_capture(cache, first site, stream)
+ *               rkv_graph_capture(cache, first site, 0, stream)
  *               engine kernels, rkv_step_attend of each site
  *               rkv_graph_capture_end(cache, stream, &g)
  *               engine kernels
@@ -594,16 +594,18 @@ typedef struct rkv_graph {
  * (the cache was created without RKV_FLAG_GRAPHS), RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_step_graph_key(const rkv_cache *cache, uint64_t *out_key);
 
-/* Attends from here on are recorded on `stream`, which is being captured, from
- * site `first_site` on.  The step must have been started.  Errors: RKV_E_STATE,
+/* Attends from here on are recorded on `stream`, which is being captured: those
+ * of n_sites sites (0: all that are left) from `first_site` on.  The step must
+ * have been started.  Errors: RKV_E_STATE,
  * RKV_E_ARGUMENT, RKV_E_UNSUPPORTED (without the flag; a prefill step whose tiles
- * leave the device within it), RKV_E_DEVICE_CALL. */
-RKV_API rkv_status rkv_graph_capture(rkv_cache *cache, uint32_t first_site, void *stream);
+ * leave the device within it; a tail in memory that could not be pinned),
+ * RKV_E_DEVICE_CALL. */
+RKV_API rkv_status rkv_graph_capture(rkv_cache *cache, uint32_t first_site, uint32_t n_sites, void *stream);
 
 /* The last call on the cache before the stream's capture ends: its own copies
  * join the stream.  Where this or a captured attend failed, the stream's capture
  * is of no use; the step goes on as if none had been begun.
- * Errors: RKV_E_STATE (no capture, or one without sites), RKV_E_ARGUMENT,
+ * Errors: RKV_E_STATE (no capture, or sites are missing: it is dropped), RKV_E_ARGUMENT,
  * RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_graph_capture_end(rkv_cache *cache, void *stream, rkv_graph *out_graph);
 

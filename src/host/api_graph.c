@@ -39,18 +39,18 @@ rkv_status rkv_step_graph_key(const rkv_cache *cache, uint64_t *out_key)
     return rkvi_api_leave(cache, __func__, s);
 }
 
-rkv_status rkv_graph_capture(rkv_cache *cache, uint32_t first_site, void *stream)
+rkv_status rkv_graph_capture(rkv_cache *cache, uint32_t first_site, uint32_t n_sites, void *stream)
 {
     rkv_status s = enter(cache, __func__);
     if (s != RKV_OK)
         return s;
     const uint32_t n = rkvi_handle_config(cache)->n_sites;
-    if (first_site >= n)
-        s = rkvi_fail(RKV_E_ARGUMENT, "first_site is %u, but there are %u sites", first_site, n);
+    if (first_site >= n || n_sites > n - first_site)
+        s = rkvi_fail(RKV_E_ARGUMENT, "a capture of %u sites from %u on, but there are %u", n_sites, first_site, n);
     else if (rkvi_step_captures(cache))
         s = rkvi_fail(RKV_E_STATE, "a capture is under way: end it first");
     else
-        s = rkvi_step_capture_begin(cache, first_site, stream);
+        s = rkvi_step_capture_begin(cache, first_site, n_sites ? n_sites : n - first_site, stream);
     return rkvi_api_leave(cache, __func__, s);
 }
 

@@ -119,7 +119,8 @@ static rkv_status write_tables(rkv_cache *h, const rkvi_plan_view *v)
                                     h->graphs ? &spare : &h->now->mirror);
     if (s == RKV_OK && h->graphs) {
         rkvi_step_image_update(h);
-        h->key = rkvi_plan_hash(&h->plan, &h->cfg, &h->batch);
+        rkvi_graph_list(h);
+        h->key = rkvi_plan_hash(&h->plan, &h->cfg, &h->batch) ^ h->list_hash;
     }
     return s;
 }
@@ -129,6 +130,9 @@ static rkv_status plan_step(rkv_cache *h)
     const rkvi_plan_view v = view_of(h, &h->batch, h->launched + 1);
     const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
     const uint64_t wrong = h->ring.predicted_wrong;
+    if (h->ring_is_past)
+        rkvi_ring_reset(&h->ring, h->launched);
+    h->ring_is_past = false;
     rkv_status s = RKV_OK;
     if (h->ring.bytes)
         rkvi_ring_plan(&h->ring, n);
@@ -143,7 +147,7 @@ static rkv_status enqueue_begin(rkv_cache *h)
     rkv_status s = rkvi_step_bring_back(h);
     if (s == RKV_OK)
         s = rkvi_step_upload(h);
-    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING)
+    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING && !h->expects_replay)
         s = rkvi_step_pump(h, 0);
     return s;
 }
@@ -218,7 +222,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
     /* Hints tell of a batch that changes: better to wait for the next one. */
-    if ((!h->missed && !h->hint_differs) || repeats) {
+    if (((!h->missed && !h->hint_differs) || repeats) && !h->expects_replay) {
         predict_batch(h);
         predict(h, &h->next, h->launched + h->plan.n_launches);
     }
@@ -428,12 +432,12 @@ static rkv_status end(rkv_cache *h, const rkvi_batch *next, void *stream)
         s = rkvi_timeline_record(&h->ends, stream);
     if (s == RKV_OK)
         s = rkvi_step_leave(h, UINT32_MAX);
-    if (s == RKV_OK && next) {
+    if (s == RKV_OK && next && !h->replayed) {
         copy_batch(&h->next, next);
         predict(h, &h->next, h->launched);
     }
     h->hint_differs = next && batch_print(next) != h->batch_print;
-    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING)
+    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING && !h->replayed)
         s = rkvi_step_pump(h, 0);
     if (s == RKV_OK)
         rkvi_cache_end(&h->cache); /* last: it can't be taken back */
@@ -454,6 +458,7 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
         return rkvi_step_broken(h, s, stream);
     h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
+    h->expects_replay = h->replayed;
     rkvi_capture_drop(h);
     return RKV_OK;
 }
@@ -461,6 +466,7 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
 void rkvi_step_abort(rkv_cache *h)
 {
     rkvi_capture_drop(h);
+    h->n_ahead = 0; /* the graph may not have been launched */
     if (rkvi_step_settle(h) != RKV_OK)
         poison(h);
     take_back(h, RKV_OK);

@@ -76,7 +76,7 @@ typedef struct rkvi_step_graph {
 uint64_t rkvi_step_key(const rkv_cache *h);
 bool rkvi_step_captures(const rkv_cache *h);
 uint32_t rkvi_step_capture_site(const rkv_cache *h); /* the next one */
-rkv_status rkvi_step_capture_begin(rkv_cache *h, uint32_t first_site, void *stream);
+rkv_status rkvi_step_capture_begin(rkv_cache *h, uint32_t first_site, uint32_t n_sites, void *stream);
 rkv_status rkvi_step_capture_end(rkv_cache *h, void *stream, rkvi_step_graph *out);
 rkv_status rkvi_step_replay(rkv_cache *h, const rkvi_step_graph *graph, void *stream);
 

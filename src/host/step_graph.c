@@ -99,18 +99,19 @@ static rkv_status may_graph(const rkv_cache *h, const char *what)
     return RKV_OK;
 }
 
-rkv_status rkvi_step_capture_begin(rkv_cache *h, uint32_t first_site, void *stream)
+rkv_status rkvi_step_capture_begin(rkv_cache *h, uint32_t first_site, uint32_t n_sites, void *stream)
 {
     rkvi_step_capture *c = &h->capture;
-    (void)stream;
     rkv_status s = may_graph(h, "a capture");
     if (s == RKV_OK && h->state != RKVI_STEP_RUNNING)
         s = rkvi_fail(RKV_E_STATE, "the step was not started: start it before the stream's capture begins");
     if (s != RKV_OK)
         return s;
-    c->is_on = true;
     c->first_site = c->site = first_site;
-    return RKV_OK;
+    c->end_site = first_site + n_sites;
+    s = rkvi_capture_fork(h, stream);
+    c->is_on = s == RKV_OK;
+    return s == RKV_OK ? s : rkvi_step_seen_status(h, s);
 }
 
 rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c)
@@ -118,8 +119,13 @@ rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c)
     rkv_status s = RKV_OK;
     if (c->site->stores && h->plan.n_new_cells)
         s = rkvi_launch_store(h, c);
-    for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++)
-        s = rkvi_launch_attend(h, c, g);
+    for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++) {
+        s = rkvi_capture_wait_filled(h, c, c->plan->number0 + g);
+        if (s == RKV_OK)
+            s = rkvi_launch_attend(h, c, g);
+        if (s == RKV_OK)
+            s = rkvi_capture_launched(h, c, c->plan->number0 + g);
+    }
     if (s == RKV_OK)
         s = rkvi_launch_output(h, c);
     h->capture.site += s == RKV_OK;
@@ -130,14 +136,15 @@ rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c)
 rkv_status rkvi_step_capture_end(rkv_cache *h, void *stream, rkvi_step_graph *out)
 {
     rkvi_step_capture *c = &h->capture;
-    (void)stream;
-    if (c->site == c->first_site) {
-        c->is_on = false;
-        return rkvi_fail(RKV_E_STATE, "the capture holds no site");
-    }
-    *out = (rkvi_step_graph){.first_site = c->first_site, .n_sites = c->site - c->first_site, .key = h->key};
     c->is_on = false;
-    return RKV_OK;
+    if (c->site < c->end_site)
+        return rkvi_fail(RKV_E_STATE, "site %u of the capture's [%u, %u) was not attended: the capture is dropped",
+                         c->site, c->first_site, c->end_site);
+    *out = (rkvi_step_graph){.first_site = c->first_site,
+                             .n_sites = c->site - c->first_site,
+                             .n_ahead = c->n_ahead,
+                             .key = h->key};
+    return rkvi_step_seen_status(h, rkvi_capture_join(h, stream));
 }
 
 void rkvi_capture_drop(rkv_cache *h)
@@ -157,7 +164,8 @@ rkv_status rkvi_step_settle(rkv_cache *h)
     h->replay_open = false;
     for (uint64_t n = h->replay_first; n <= h->launched; n++)
         h->launch_marks[n % h->launch_room] = h->compute.last;
-    return RKV_OK;
+    /* Slots that the graph wrote are not known one by one. */
+    return h->ring_is_past ? rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute) : RKV_OK;
 }
 
 /* What the site's attend does before its launches. */
@@ -183,6 +191,8 @@ rkv_status rkvi_step_replay(rkv_cache *h, const rkvi_step_graph *graph, void *st
         return s;
     for (uint32_t site = graph->first_site; site < end && s == RKV_OK; site++)
         s = before_site(h, site, stream);
+    if (s == RKV_OK)
+        s = rkvi_replay_ring(h, graph, stream);
     if (s == RKV_OK)
         s = rkvi_step_mark_compute(h, stream);
     if (s != RKV_OK)

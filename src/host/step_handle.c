@@ -200,6 +200,8 @@ static rkv_status fill_handle(rkv_cache *h)
         s = make_ring(h);
     if (s == RKV_OK)
         s = make_streams(h);
+    if (s == RKV_OK && h->graphs)
+        s = rkvi_capture_init(h);
     if (s == RKV_OK)
         s = alloc_device(h);
     if (s == RKV_OK)
@@ -235,7 +237,7 @@ static void release(rkv_cache *h)
     free(h->launch_marks);
     free(h->ranges);
     rkvi_step_image_free(h);
-    rkvi_capture_notes_free(h);
+    rkvi_capture_free(h);
     if (h->lock_made)
         pthread_mutex_destroy(&h->lock);
     free(h);

@@ -47,9 +47,17 @@ typedef struct rkvi_noted_launch rkvi_noted_launch;
 
 /* A capture under way.  Its events are of no use outside. */
 typedef struct rkvi_step_capture {
-    bool is_on;
-    uint32_t first_site, site; /* the first, the next */
+    bool is_on, is_forked;     /* forked: copy_stream has joined it */
+    uint32_t first_site, site, end_site; /* site: the next */
     rkvi_noted_launch *noted;
+    /* copies of the tail */
+    rkvi_ring ring;            /* the list, and its first items once more for the next replay */
+    void *copy_stream;
+    rkvi_timeline in, compute;
+    rkvi_seen in_seen, compute_seen;
+    uint64_t *launch_marks;    /* [launch % launch_room] */
+    uint64_t launched;
+    uint32_t n_ahead;
 } rkvi_step_capture;
 
 struct rkv_cache {
@@ -97,7 +105,12 @@ struct rkv_cache {
     uint64_t key;          /* of the open step */
     bool replay_open;      /* a graph is launched behind the last mark of compute */
     uint64_t replay_first; /* its launches: from here to `launched` */
-    bool replayed;         /* the step, or the last one, had a replay */
+    bool replayed, expects_replay; /* the open step has had a replay; so had the last one */
+    uint64_t list_hash;    /* of the open step's list: what, in which slots, for which launches */
+    uint64_t list_out;     /* newest copy-out of what it reads */
+    uint64_t ahead_hash;   /* the last replay left the first n_ahead items of that list in the ring */
+    uint32_t n_ahead;
+    bool ring_is_past;     /* graphs have written to the ring behind its bookkeeping */
 
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
     size_t n_ranges, ranges_room;
@@ -114,6 +127,8 @@ struct rkv_cache {
 /* Enqueues the copies that may be; `needed`: a launch that can't run without
  * its own. */
 rkv_status rkvi_step_pump(rkv_cache *h, uint64_t needed);
+/* One copy at most. */
+rkv_status rkvi_step_pump_next(rkv_cache *h, uint64_t needed);
 /* Op-level mode: the copies of launches up to `upto`, each after all compute
  * so far. */
 rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto);
@@ -169,6 +184,23 @@ rkv_status rkvi_step_before_store(rkv_cache *h, const rkvi_site_call *c);
 /* The decode and prefill items of launch g, then its merges. */
 rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g);
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
+
+/* ---- step_graph_copy.c: the tail's copies in captures and replays */
+
+rkv_status rkvi_capture_init(rkv_cache *h);
+void rkvi_capture_free(rkv_cache *h);
+/* Lays the list out for the captured sites; copies that wait for no launch come
+ * first. */
+rkv_status rkvi_capture_fork(rkv_cache *h, void *stream);
+/* Before and after a captured launch of the site's. */
+rkv_status rkvi_capture_wait_filled(rkv_cache *h, const rkvi_site_call *c, uint64_t number);
+rkv_status rkvi_capture_launched(rkv_cache *h, const rkvi_site_call *c, uint64_t number);
+rkv_status rkvi_capture_join(rkv_cache *h, void *stream);
+/* The plan's list is new: its hash and newest copy-out. */
+void rkvi_graph_list(rkv_cache *h);
+/* What the graph expects in the ring is there, or on its way, before what
+ * follows on `stream`; and what the graph does to the ring is noted. */
+rkv_status rkvi_replay_ring(rkv_cache *h, const rkvi_step_graph *graph, void *stream);
 
 /* ---- step_graph.c: captures and replays */
 
