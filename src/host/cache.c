@@ -544,6 +544,7 @@ static void undo_move(rkvi_cache *c, rkvi_move *m)
 
 void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
 {
+    c->layout++;
     for (uint32_t i = c->n_moves; i-- > 0;)
         undo_move(c, &c->moves[i]);
     settle_promotions(c);
@@ -624,4 +625,17 @@ uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
     else
         rkvi_cache_give_host(c, layer, l);
     return mark;
+}
+
+/* ----------------------------------------------------------------- sequences */
+
+void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from_pos)
+{
+    rkvi_seq *s = &c->seqs[sequence];
+    c->layout++;
+    c->n_segments -= s->n_segments;
+    const uint32_t gone = rkvi_seq_truncate(s, from_pos);
+    c->n_segments += s->n_segments;
+    for (uint32_t i = 0; i < gone; i++)
+        rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
 }

@@ -111,6 +111,7 @@ void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
     }
     l->device_place = RKVI_NO_PLACE;
     l->device_addr = 0;
+    c->layout++;
 }
 
 void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
@@ -155,6 +156,7 @@ rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_p
 
 void rkvi_cache_set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place)
 {
+    c->layout++;
     l->device_place = place;
     l->device_addr = (uint64_t)(uintptr_t)rkvi_pool_at(&c->layers[layer].device, place);
 }

@@ -111,6 +111,9 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
 void rkvi_plan_range(const rkvi_batch *b, const rkvi_batch_entry *e, rkvi_site_mask mask, int64_t *out_lo,
                      int64_t *out_hi);
 
+/* The first leaf that holds a cell behind pos; n when none does. */
+uint64_t rkvi_plan_leaf_after(const rkvi_span *spans, uint64_t n, int64_t pos);
+
 /* Fixed plans: a hash of all that a capture of the step's launches would hold
  * of the plan, for sizes and places of tables. */
 uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_batch *b);

@@ -40,6 +40,11 @@ static uint64_t first_leaf_after(const rkvi_span *s, uint64_t a, uint64_t z, int
     return a;
 }
 
+uint64_t rkvi_plan_leaf_after(const rkvi_span *spans, uint64_t n, int64_t pos)
+{
+    return first_leaf_after(spans, 0, n, pos);
+}
+
 static void seen_leaves(const rkvi_span *s, uint64_t n, int64_t lo, int64_t hi, uint64_t *out_a, uint64_t *out_z)
 {
     *out_a = first_leaf_after(s, 0, n, lo);

@@ -89,6 +89,15 @@ static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
     rkvi_ring_predict(&h->ring, n, last_launch);
 }
 
+/* The same sequences again. */
+static void predict_same(rkv_cache *h, uint64_t last_launch)
+{
+    if (h->graphs && rkvi_step_predict_again(h, last_launch))
+        return;
+    predict_batch(h);
+    predict(h, &h->next, last_launch);
+}
+
 /* The mirror is free once the step that used it has ended. */
 static rkv_status take_tables(rkv_cache *h)
 {
@@ -111,10 +120,7 @@ static rkv_status take_tables(rkv_cache *h)
 
 static rkv_status write_tables(rkv_cache *h, const rkvi_plan_view *v)
 {
-    const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
-                               .access = RKVI_WRITE};
     rkvi_mirror spare = {.host = h->image.spare, .bytes = h->cfg.table_bytes};
-    h->dev->vt->host_access(h->dev, &mirror, 1);
     rkv_status s = rkvi_plan_tables(&h->plan, v, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, h->ring.bytes,
                                     h->graphs ? &spare : &h->now->mirror);
     if (s == RKV_OK && h->graphs) {
@@ -125,14 +131,15 @@ static rkv_status write_tables(rkv_cache *h, const rkvi_plan_view *v)
     return s;
 }
 
-static rkv_status plan_step(rkv_cache *h)
+static rkv_status plan_anew(rkv_cache *h)
 {
     const rkvi_plan_view v = view_of(h, &h->batch, h->launched + 1);
     const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
     const uint64_t wrong = h->ring.predicted_wrong;
     if (h->ring_is_past)
         rkvi_ring_reset(&h->ring, h->launched);
-    h->ring_is_past = false;
+    h->ring_is_past = h->ring_is_old = false;
+    h->ring_base = h->launched + 1;
     rkv_status s = RKV_OK;
     if (h->ring.bytes)
         rkvi_ring_plan(&h->ring, n);
@@ -140,6 +147,25 @@ static rkv_status plan_step(rkv_cache *h)
     if (!(h->cfg.flags & (RKV_FLAG_NO_PROMOTE | RKV_FLAG_GRAPHS)))
         s = rkvi_cache_promote(&h->cache, h->ring.items, n);
     return s == RKV_OK ? write_tables(h, &v) : s;
+}
+
+static rkv_status plan_step(rkv_cache *h)
+{
+    const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
+                               .access = RKVI_WRITE};
+    h->dev->vt->host_access(h->dev, &mirror, 1);
+    if (!h->graphs)
+        return plan_anew(h);
+    if (!rkvi_step_carry_on(h)) {
+        h->steady.is_valid = false;
+        rkv_status s = plan_anew(h);
+        if (s != RKV_OK)
+            return s;
+    } else if (!h->expects_replay) {
+        rkvi_step_ring_now(h);
+    }
+    rkvi_step_steady_keep(h);
+    return RKV_OK;
 }
 
 static rkv_status enqueue_begin(rkv_cache *h)
@@ -223,8 +249,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->stats.last_step_list_bytes = h->plan.list_bytes;
     /* Hints tell of a batch that changes: better to wait for the next one. */
     if (((!h->missed && !h->hint_differs) || repeats) && !h->expects_replay) {
-        predict_batch(h);
-        predict(h, &h->next, h->launched + h->plan.n_launches);
+        predict_same(h, h->launched + h->plan.n_launches);
     }
     return RKV_OK;
 }
@@ -351,6 +376,7 @@ static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g, 
 static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
 {
     rkv_status s = h->state == RKVI_STEP_BEGUN ? start(h, c->stream) : rkvi_step_order(h, c->stream);
+    rkvi_step_ring_now(h);
     if (s == RKV_OK && c->site->stores && h->plan.n_new_cells) {
         s = rkvi_step_before_store(h, c);
         if (s == RKV_OK)

@@ -139,6 +139,7 @@ rkv_status rkvi_capture_fork(rkv_cache *h, void *stream)
     c->n_ahead = 0;
     if (h->ring.n_list == 0)
         return RKV_OK;
+    rkvi_step_ring_now(h);
     lay_out(h);
     c->n_ahead = c->ring.n_items - c->ring.n_list;
     if (from == end && !(to_end && c->n_ahead))
@@ -251,8 +252,10 @@ static rkv_status copy_ahead(rkv_cache *h, uint32_t n)
 
 static void count(rkv_cache *h, uint32_t from, uint32_t end)
 {
-    for (uint32_t i = from; i < end; i++)
+    const bool is_all = end - from == h->ring.n_list;
+    for (uint32_t i = from; i < end && !is_all; i++)
         h->stats.streamed_bytes += h->ring.items[i].bytes;
+    h->stats.streamed_bytes += is_all ? h->plan.list_bytes : 0;
     h->stats.streamed_tile_layers += end - from;
 }
 
@@ -266,15 +269,17 @@ rkv_status rkvi_replay_ring(rkv_cache *h, const rkvi_step_graph *graph, void *st
     rkv_status s = RKV_OK;
     if (from == end && !leaves)
         return RKV_OK;
-    if (graph->first_site == 0 && !is_ahead)
+    if (graph->first_site == 0 && !is_ahead) {
+        rkvi_step_ring_now(h);
         s = copy_ahead(h, n_needed);
+    }
     if (s == RKV_OK)
         s = rkvi_timeline_wait(&h->in, h->in.last, stream, &h->compute_seen.in);
     if (s == RKV_OK)
         s = rkvi_timeline_wait(&h->out, h->list_out, stream, &h->compute_seen.out);
     if (s != RKV_OK)
         return s;
-    if (h->ring.next < end) { /* the graph copies them */
+    if (!h->ring_is_old && h->ring.next < end) { /* the graph copies them */
         const rkvi_copy_group g = {.first = h->ring.next, .n_items = end - h->ring.next};
         rkvi_ring_issued(&h->ring, &g, h->in.last);
     }

@@ -194,6 +194,8 @@ static rkv_status fill_handle(rkv_cache *h)
         s = alloc_host(h);
     if (s == RKV_OK && h->graphs)
         s = rkvi_step_image_init(h);
+    if (s == RKV_OK && h->graphs)
+        s = rkvi_step_steady_init(h);
     if (s == RKV_OK)
         s = rkvi_plan_init(&h->plan, &h->cfg);
     if (s == RKV_OK)
@@ -237,6 +239,7 @@ static void release(rkv_cache *h)
     free(h->launch_marks);
     free(h->ranges);
     rkvi_step_image_free(h);
+    rkvi_step_steady_free(h);
     rkvi_capture_free(h);
     if (h->lock_made)
         pthread_mutex_destroy(&h->lock);

@@ -65,14 +65,31 @@ static void write_patch(rkv_cache *h)
         memcpy(out + m->data_off + m->runs[i].from, m->host + m->runs[i].to, m->runs[i].bytes);
 }
 
+void rkvi_step_image_begin(rkv_cache *h)
+{
+    rkvi_step_image *m = &h->image;
+    for (uint32_t i = 0; i < m->n_changed; i++) /* of a step that did not get as far as its start */
+        m->state[m->changed[i]] &= (unsigned char)~RKVI_PIECE_CHANGED;
+    m->n_changed = 0;
+}
+
+void rkvi_step_image_touch(rkv_cache *h, uint64_t off, uint64_t bytes)
+{
+    for (uint64_t i = off / PIECE; bytes && i <= (off + bytes - 1) / PIECE; i++)
+        piece_changed(&h->image, i);
+}
+
+void rkvi_step_image_end(rkv_cache *h)
+{
+    write_patch(h);
+}
+
 void rkvi_step_image_update(rkv_cache *h)
 {
     rkvi_step_image *m = &h->image;
     const unsigned char *next = m->spare;
     const uint64_t n = rkvi_div_up(h->plan.table_bytes, PIECE);
-    for (uint32_t i = 0; i < m->n_changed; i++) /* of a step that did not get as far as its start */
-        m->state[m->changed[i]] &= (unsigned char)~RKVI_PIECE_CHANGED;
-    m->n_changed = 0;
+    rkvi_step_image_begin(h);
     for (uint64_t i = 0; i < n; i++)
         if (!(m->state[i] & RKVI_PIECE_KNOWN) || memcmp(m->host + i * PIECE, next + i * PIECE, PIECE) != 0)
             piece_changed(m, i);

@@ -42,6 +42,20 @@ typedef struct rkvi_step_image {
 } rkvi_step_image;
 enum { RKVI_PIECE_KNOWN = 1, RKVI_PIECE_CHANGED = 2 };
 
+/* The last step planned, to tell whether the next one is the same but for
+ * lengths. */
+typedef struct rkvi_steady_size {
+    uint64_t n_cells;
+    uint32_t n_tiles, n_segments;
+} rkvi_steady_size;
+
+typedef struct rkvi_step_steady {
+    bool is_valid;
+    rkvi_batch batch;
+    rkvi_steady_size *sizes; /* [entry] of its sequence, the step's cells included */
+    uint64_t layout;         /* of the cache */
+} rkvi_step_steady;
+
 /* What a launch of a capture touches: asked for at each replay (tests). */
 typedef struct rkvi_noted_launch rkvi_noted_launch;
 
@@ -101,6 +115,7 @@ struct rkv_cache {
     /* graphs: RKV_FLAG_GRAPHS */
     bool graphs;
     rkvi_step_image image;
+    rkvi_step_steady steady;
     rkvi_step_capture capture;
     uint64_t key;          /* of the open step */
     bool replay_open;      /* a graph is launched behind the last mark of compute */
@@ -110,6 +125,8 @@ struct rkv_cache {
     uint64_t list_out;     /* newest copy-out of what it reads */
     uint64_t ahead_hash;   /* the last replay left the first n_ahead items of that list in the ring */
     uint32_t n_ahead;
+    uint64_t ring_base;    /* number of the launch that the ring's list counts from */
+    bool ring_is_old;      /* the list is the open step's, but its numbers are a former one's */
     bool ring_is_past;     /* graphs have written to the ring behind its bookkeeping */
 
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
@@ -155,6 +172,10 @@ void rkvi_step_image_free(rkv_cache *h);
 /* The spare image holds the step's tables now: what changed is taken over into
  * the image, and written into the mirror. */
 void rkvi_step_image_update(rkv_cache *h);
+/* Changes in place instead: begin, write and touch, end. */
+void rkvi_step_image_begin(rkv_cache *h);
+void rkvi_step_image_touch(rkv_cache *h, uint64_t off, uint64_t bytes);
+void rkvi_step_image_end(rkv_cache *h);
 rkv_status rkvi_step_image_patch(rkv_cache *h, void *stream);
 /* Where the open step's tables lie on the device, and what they hold. */
 static inline uint64_t rkvi_step_tables_at(const rkv_cache *h)
@@ -165,6 +186,20 @@ static inline const unsigned char *rkvi_step_tables_host(const rkv_cache *h)
 {
     return h->graphs ? h->image.host : h->now->mirror.host;
 }
+
+/* ---- step_steady.c: steps that differ from the last one in lengths alone */
+
+rkv_status rkvi_step_steady_init(rkv_cache *h);
+void rkvi_step_steady_free(rkv_cache *h);
+/* A step is planned: the next one may be like it. */
+void rkvi_step_steady_keep(rkv_cache *h);
+/* Carries the tables on; false, and nothing changed, where that is not enough. */
+bool rkvi_step_carry_on(rkv_cache *h);
+/* Before the ring is used for the open step, other than by a replay that finds
+ * all in place. */
+void rkvi_step_ring_now(rkv_cache *h);
+/* Predicts the same list again; false where tiles are about to enter it. */
+bool rkvi_step_predict_again(rkv_cache *h, uint64_t last_launch);
 
 /* ---- step_launch.c: kernels and their ranges */
 
