@@ -578,7 +578,6 @@ void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
     rkvi_tile_apply(l, RKVI_TILE_LEAVE);
     l->is_due = false;
-    l->enter_step = c->step + (m->in_step ? 1 : 2);
     l->enter_step = enter_step(c, m, l);
     l->host_valid = true;
     if (!m->has_copy)
@@ -625,17 +624,4 @@ uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer)
     else
         rkvi_cache_give_host(c, layer, l);
     return mark;
-}
-
-/* ----------------------------------------------------------------- sequences */
-
-void rkvi_cache_sequence_truncate(rkvi_cache *c, uint32_t sequence, int64_t from_pos)
-{
-    rkvi_seq *s = &c->seqs[sequence];
-    c->layout++;
-    c->n_segments -= s->n_segments;
-    const uint32_t gone = rkvi_seq_truncate(s, from_pos);
-    c->n_segments += s->n_segments;
-    for (uint32_t i = 0; i < gone; i++)
-        rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
 }

@@ -95,6 +95,7 @@ rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t se
 void rkvi_cache_fill_replace(rkvi_cache *c, uint32_t sequence, rkvi_seq *with)
 {
     rkvi_seq *s = &c->seqs[sequence];
+    c->layout++;
     c->n_segments += with->n_segments;
     c->n_segments -= s->n_segments;
     for (uint32_t t = 0; t < s->n_tiles; t++)

@@ -6,6 +6,7 @@
 void rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to)
 {
     rkvi_seq *s = &c->seqs[sequence];
+    c->layout++;
     c->n_segments -= s->n_segments;
     const uint32_t gone = rkvi_seq_remove(s, from, to);
     c->n_segments += s->n_segments;
@@ -21,6 +22,7 @@ rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, 
     rkv_status st = rkvi_seq_reserve(d, most, most);
     if (st != RKV_OK)
         return st;
+    c->layout++;
     c->n_segments -= d->n_segments;
     const uint32_t added = rkvi_seq_share(d, s, from, to);
     c->n_segments += d->n_segments;
