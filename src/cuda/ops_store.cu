@@ -211,6 +211,7 @@ static __global__ void __launch_bounds__(PATCH_THREADS)
     const rkvi_patch p = a.patches[block];
     for (uint64_t i = threadIdx.x * 16u; i < p.bytes; i += PATCH_THREADS * 16u)
         *(uint4 *)(a.dst + p.to + i) = *(const uint4 *)(a.src + p.from + i);
+    __threadfence(); /* a kernel behind it may read tables before it waits for this one */
 }
 
 extern "C" int rkvk_launch_patch(const rkvi_patch_args *a, uint64_t grid, void *stream)
