@@ -49,8 +49,8 @@ static uint32_t bucket(uint64_t d)
 }
 
 /* One row and query head: each leaf's mass, evenly over the cells seen there. */
-static void add_row(oracle *o, const fx *w, uint32_t site, uint32_t q_head, const fx_cell *row, const fx_cell *cells,
-                    uint64_t n)
+static void add_row(oracle *o, const fx *w, uint32_t site, uint32_t q_head, const fx_cell *row,
+                    const fx_cell *cells, uint64_t n)
 {
     const rkv_site_params *sp = &w->model.sites[site];
     const rkv_kv_layer_params *lp = &w->model.layers[sp->kv_layer];
@@ -102,19 +102,53 @@ static void compare(fx *w, uint32_t layer, uint32_t head, const oracle *o)
     assert_true(fabs(m.recent[EDGES - 1] - 1) < 1e-6);
 }
 
-/* The rows that the last step had, of one sequence. */
-static void add_step(oracle *all, oracle *heads, const fx *w, uint32_t layer, uint32_t rows)
+/* The rows that the last step had of a sequence. */
+static void add_step_of(oracle *all, oracle *heads, const fx *w, uint32_t seq, uint32_t layer,
+                        uint32_t rows)
 {
-    const uint64_t n = w->n_cells[0];
+    const uint64_t n = w->n_cells[seq];
     for (uint32_t s = 0; s < w->model.n_sites; s++) {
         const rkv_site_params *sp = &w->model.sites[s];
         for (uint32_t r = 0; r < rows && sp->kv_layer == layer; r++)
             for (uint32_t h = 0; h < sp->n_q_heads; h++) {
                 const uint32_t kv = h / (sp->n_q_heads / w->model.layers[layer].n_kv_heads);
-                add_row(all, w, s, h, &w->cells[0][n - rows + r], w->cells[0], n);
-                add_row(&heads[kv], w, s, h, &w->cells[0][n - rows + r], w->cells[0], n);
+                add_row(all, w, s, h, &w->cells[seq][n - rows + r], w->cells[seq], n);
+                add_row(&heads[kv], w, s, h, &w->cells[seq][n - rows + r], w->cells[seq], n);
             }
     }
+}
+
+static void add_step(oracle *all, oracle *heads, const fx *w, uint32_t layer, uint32_t rows)
+{
+    add_step_of(all, heads, w, 0, layer, rows);
+}
+
+/* Rows of two sequences share items where they share cells. */
+static void test_shared_items(void **state)
+{
+    (void)state;
+    fx w;
+    oracle all[2] = {{.n_rows = 0}}, heads[2][2] = {{{.n_rows = 0}}};
+    const fx_model m = model(FX_CHECK, RKV_RESIDENT_NONE);
+    fx_open(&w, &m);
+    fx_append(&w, 0, 95, RKV_REGIME_PREFILL, 1);
+    fx_ok(rkv_sequence_fork(w.cache, 1, 0), "fork");
+    memcpy(w.cells[1], w.cells[0], w.n_cells[0] * sizeof(fx_cell));
+    w.n_cells[1] = w.n_cells[0];
+    fx_ok(rkv_profile_start(w.cache, 0), "start");
+    for (uint32_t i = 0; i < 4; i++) {
+        const fx_entry e[2] = {{.seq = 0, .rows = 1 + i, .tag = 300 + 10 * i},
+                               {.seq = 1, .rows = 2, .tag = 400 + 10 * i}};
+        fx_step(&w, e, 2);
+        for (uint32_t l = 0; l < 2; l++) {
+            add_step_of(&all[l], heads[l], &w, 0, l, 1 + i);
+            add_step_of(&all[l], heads[l], &w, 1, l, 2);
+        }
+    }
+    for (uint32_t l = 0; l < 2; l++)
+        compare(&w, l, RKV_PROFILE_ALL_HEADS, &all[l]);
+    compare(&w, 1, 1, &heads[1][1]);
+    fx_close(&w);
 }
 
 static void test_mass(void **state)
@@ -169,7 +203,8 @@ static void test_in_use(void **state)
     assert_int_equal(rkv_profile_mass_get(w.cache, 0, 1, &m), RKV_E_ARGUMENT);
     fx_ok(rkv_profile_start(w.cache, 3), "start");
     for (uint32_t i = 0; i < 9; i++) {
-        const fx_entry e[2] = {{.seq = 0, .rows = 2, .tag = 1000 + 2 * i}, {.seq = 1, .rows = 1, .tag = 2000 + i}};
+        const fx_entry e[2] = {{.seq = 0, .rows = 2, .tag = 1000 + 2 * i},
+                               {.seq = 1, .rows = 1, .tag = 2000 + i}};
         fx_step(&w, e, 2);
     }
     fx_ok(rkv_profile_mass_get(w.cache, 0, 0, &m), "mass");
@@ -197,7 +232,8 @@ static void test_advice(void **state)
     fx_model m = model(FX_CHECK, 32);
     fx_open(&w, &m);
     const uint64_t cell0 = DIM * 2 * 2, cell1 = 2 * cell0; /* bytes */
-    rkv_advise_params p = {.struct_size = sizeof p, .device_bytes = 100 * cell1, .link_bytes_per_s = 1000000000};
+    rkv_advise_params p = {
+        .struct_size = sizeof p, .device_bytes = 100 * cell1, .link_bytes_per_s = 1000000000};
     assert_int_equal(rkv_profile_advise(w.cache, &p, a, &sum), RKV_E_ARGUMENT);
     p.context_cells = 320;
     fx_ok(rkv_profile_advise(w.cache, &p, a, &sum), "advise");
@@ -233,8 +269,8 @@ static void test_advice(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mass), cmocka_unit_test(test_in_use),
-                                       cmocka_unit_test(test_advice)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mass), cmocka_unit_test(test_shared_items),
+                                       cmocka_unit_test(test_in_use), cmocka_unit_test(test_advice)};
 #ifdef FX_ON_GPU
     fx_use_gpu();
 #endif

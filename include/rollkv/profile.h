@@ -34,9 +34,9 @@ RKV_API rkv_status rkv_profile_stop(rkv_cache *cache);
 #define RKV_PROFILE_ALL_HEADS 0xffffffffu
 
 /* Mean shares of the mass over rows and query heads (all sites of the KV layer,
- * attention sinks left out).  Cells of a work item count alike, so edges finer
- * than a leaf (rkv_kv_layer_info.leaf_cells, more in long contexts) are
- * interpolated. */
+ * attention sinks and the cells of token trees left out).  Cells of a work item
+ * count alike, so edges finer than a leaf (rkv_kv_layer_info.leaf_cells, more in
+ * long contexts) are interpolated. */
 typedef struct rkv_profile_mass {
     uint32_t struct_size;
     uint32_t reserved;

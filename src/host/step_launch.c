@@ -284,17 +284,18 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
     return launch(h, &l, c->stream);
 }
 
-static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, bool is_extra)
+/* `number` counts the rounds of the site's launches. */
+static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, uint64_t number)
 {
     rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->n_decode, l->cost_bytes);
     if (s == RKV_OK && h->is_profiled)
-        s = rkvi_profile_launch(h, c, g);
+        s = rkvi_profile_launch(h, c, l, number == 0);
     if (s == RKV_OK)
         s = launch_items(h, c, RKVI_OP_PREFILL, l->prefill0, l->n_prefill, l->n_decode ? 0 : l->cost_bytes);
     if (s == RKV_OK)
         s = launch_merge(h, c, l->merge0, l->n_merge);
     const bool runs = l->n_decode || l->n_prefill;
-    h->stats.extra_launches += (is_extra && runs) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
+    h->stats.extra_launches += (number > 0 && runs) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
     return s;
 }
 
@@ -304,7 +305,7 @@ rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
     const rkvi_plan_launch *l = &h->plan.launches[(c->plan->launch0 + g) * n];
     rkv_status s = RKV_OK;
     for (uint32_t r = 0; r < n && s == RKV_OK; r++)
-        s = launch_round(h, c, &l[r], g > 0 || r > 0);
+        s = launch_round(h, c, &l[r], (uint64_t)g * n + r);
     return s;
 }
 
@@ -374,7 +375,9 @@ rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, con
 
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
 {
-    const rkv_status s = launch_trees(h, c);
+    rkv_status s = launch_trees(h, c);
+    if (s == RKV_OK && h->is_profiled)
+        s = rkvi_profile_output(h, c);
     if (s != RKV_OK)
         return s;
     if (h->dev->wants_ranges) {
@@ -383,6 +386,5 @@ rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
             add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
         add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
     }
-    const rkv_status s = h->is_profiled ? rkvi_profile_output(h, c) : RKV_OK;
-    return s == RKV_OK ? launch_merge(h, c, c->plan->merge0, c->plan->n_merge) : s;
+    return launch_merge(h, c, c->plan->merge0, c->plan->n_merge);
 }

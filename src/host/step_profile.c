@@ -146,15 +146,14 @@ static rkv_status copy_sums(rkv_cache *h, const rkvi_site_call *c, uint64_t slot
     return rkvi_dev(copy, h->dev, &copy, c->stream);
 }
 
-rkv_status rkvi_profile_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+rkv_status rkvi_profile_launch(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, bool is_first)
 {
-    const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 + g];
     const rkvi_item *items = (const rkvi_item *)(h->now->mirror.host + c->plan->items_off) + l->decode0;
-    call what = {.profile = h->profile, .items = items, .n = l->n_decode, .is_first = g == 0};
+    call what = {.profile = h->profile, .items = items, .n = l->n_decode, .is_first = is_first};
     uint64_t end = 0;
     what.tables.q_heads = c->site->n_q_heads;
     what.slot0 = UINT64_MAX;
-    if (l->n_decode == 0 && g > 0)
+    if (l->n_decode == 0 && !is_first)
         return RKV_OK;
     for (uint64_t i = 0; i < l->n_decode; i++) {
         what.slot0 = items[i].slot < what.slot0 ? items[i].slot : what.slot0;
@@ -169,11 +168,14 @@ rkv_status rkvi_profile_output(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
     const unsigned char *m = h->now->mirror.host;
+    const uint32_t *map =
+        h->plan.is_mapped ? (const uint32_t *)(const void *)(m + h->plan.row_map_off) : NULL;
     const call what = {.profile = h->profile,
                        .is_last = true,
                        .tables = {.entries = (const rkvi_entry *)(m + pc->entries_off),
                                   .rows = (const rkvi_row *)(m + h->plan.rows_off),
                                   .spans = (const rkvi_span *)(m + pc->spans_off),
+                                  .row_map = map,
                                   .layer = c->site->kv_layer,
                                   .q_heads = c->site->n_q_heads,
                                   .kv_heads = c->layer->geom.n_heads,
