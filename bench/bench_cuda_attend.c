@@ -186,7 +186,7 @@ static void make_merge(world *w, site *s, const shape *x, const rkvi_item *items
 static void make_decode(world *w, site *s, const shape *x)
 {
     const uint64_t leaves = rkvi_div_up(x->cells, s->geom.leaf_cells);
-    const uint64_t want = w->o.runs ? w->o.runs : 4 * (uint64_t)w->n_sm / x->kv_heads + 1; /* as plan has it */
+    const uint64_t want = w->o.runs ? w->o.runs : 4 * (uint64_t)w->n_sm / s->geom.n_heads;
     uint64_t k = 0;
     while ((leaves >> k) > want)
         k++;
@@ -252,7 +252,7 @@ static void site_free(world *w, site *s)
 
 /* ------------------------------------------------------------------- timing */
 
-typedef enum { READ, DECODE, DECODE_MERGE, PREFILL, PREFILL_MERGE } work;
+typedef enum { READ, DECODE, DECODE_MERGE, PREFILL, PREFILL_MERGE, MERGE } work;
 
 static void turn(world *w, const site *s, work kind, uint32_t cache)
 {
@@ -266,8 +266,9 @@ static void turn(world *w, const site *s, work kind, uint32_t cache)
                                 .args_bytes = sizeof s->attend[cache], .grid = s->n_items * s->geom.n_heads};
     const rkvi_launch merge = {.op = RKVI_OP_MERGE, .args = &s->merge, .args_bytes = sizeof s->merge,
                                .grid = s->n_merges * s->merge.q_heads};
-    must(rkvi_dev(launch, w->gpu, &attend, w->stream));
-    if (kind == DECODE_MERGE || kind == PREFILL_MERGE)
+    if (kind != MERGE)
+        must(rkvi_dev(launch, w->gpu, &attend, w->stream));
+    if (kind == DECODE_MERGE || kind == PREFILL_MERGE || kind == MERGE)
         must(rkvi_dev(launch, w->gpu, &merge, w->stream));
 }
 
@@ -358,10 +359,11 @@ static void bench_decode(world *w, const shape *x)
     if (!wanted(w, x) || !site_make(w, &s, x, false))
         return;
     const timing read = measure(w, &s, READ), attend = measure(w, &s, DECODE), both = measure(w, &s, DECODE_MERGE);
+    const timing merge = measure(w, &s, MERGE); /* with its input in the cache */
     const double mb = (double)s.cache_bytes * 1e-6, gb = mb * 1e-3;
     print_shape(x);
-    printf(" %8.1f %8.1f %8.1f %8.1f %8.0f %8.0f %8.0f %6.3f %6.3f\n", mb, read.median * 1e6, attend.median * 1e6,
-           both.median * 1e6, gb / read.median, gb / attend.median, gb / both.median, read.median / attend.median,
+    printf(" %8.1f %8.1f %8.1f %8.1f %6.1f %8.0f %8.0f %8.0f %6.3f %6.3f\n", mb, read.median * 1e6,
+           attend.median * 1e6, both.median * 1e6, merge.median * 1e6, gb / read.median, gb / attend.median, gb / both.median, read.median / attend.median,
            read.median / both.median);
     fflush(stdout);
     if (w->has_json) {
@@ -371,6 +373,7 @@ static void bench_decode(world *w, const shape *x)
         json_timing(w, "read", read);
         json_timing(w, "attend", attend);
         json_timing(w, "attend_merge", both);
+        json_timing(w, "merge", merge);
         json_number(&w->j, "of_read", read.median / both.median);
         json_close(&w->j, '}');
     }
@@ -411,8 +414,8 @@ static void all_decode(world *w)
                                         {RKV_TYPE_Q8_0, RKV_TYPE_Q4_0}, {RKV_TYPE_F16, RKV_TYPE_Q8_0},
                                         {RKV_TYPE_F16, RKV_TYPE_Q4_0}};
     static const uint32_t rows[] = {2, 3, 6, 16};
-    printf("%-8s %-8s %-10s %7s %5s %8s %8s %8s %8s %8s %8s %8s %6s %6s\n", "K", "V", "heads/D", "cells", "rows", "MB",
-           "read us", "decode", "+merge", "GB/s", "decode", "+merge", "of rd", "+merge");
+    printf("%-8s %-8s %-10s %7s %5s %8s %8s %8s %8s %6s %8s %8s %8s %6s %6s\n", "K", "V", "heads/D", "cells", "rows",
+           "MB", "read us", "decode", "+merge", "merge", "GB/s", "decode", "+merge", "of rd", "+merge");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         bench_decode(w, &(shape){shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], RKV_TYPE_F16, RKV_TYPE_F16, 1});
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)

@@ -414,6 +414,7 @@ int main(int argc, char **argv)
                         "[--cuda 1]\n");
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0);
     if (o.is_cuda)
         clock_used = CLOCK_MONOTONIC;
     printf("%llu cells, %u sequences, %u sites, %.2f of it tail; microseconds\n", (unsigned long long)o.cells,

@@ -11,6 +11,12 @@
  * their time is part of the compute:
  *
  *   bound with launches = max(resident step + extra launches * launch_ns, tail bytes / link)
+ *
+ * On a GPU what copies write takes bandwidth of the device's memory from the
+ * products, more than its bytes; what the products lose beside copies without a
+ * gap is measured in the same run, and the second bound is
+ *
+ *   bound beside copies = max(resident step + that loss * share of the step with copies, tail bytes / link)
  */
 #ifndef CLIFF_H
 #define CLIFF_H
@@ -41,7 +47,7 @@ typedef struct cliff_row {
     cliff_result modes[CLIFF_MODES];
     cliff_result graphs[CLIFF_GRAPHS]; /* cuda, where asked for; [CLIFF_EAGER]: with RKV_FLAG_GRAPHS alone */
     double tail_ns; /* tail bytes / link */
-    double bound_ns, bound_launches_ns;
+    double bound_ns, bound_launches_ns; /* cuda: the second is the bound beside copies */
     double extra_launches; /* of the ring, beyond the resident step's */
     double hidden;         /* share of the ring's copy time that does not lengthen the step */
     const char *cause;     /* cuda: of the ring step's length */

@@ -219,6 +219,13 @@ static rkv_status run_graphs(run *r, cliff_graphs graphs)
 
 /* ------------------------------------------------------------------ conclusions */
 
+/* What the products lose beside the ring's copies. */
+static double beside_ns(const cliff_curve *c, const cliff_row *row)
+{
+    const double share = smaller(1, row->tail_ns / row->modes[CLIFF_RESIDENT].step_ns);
+    return larger(0, c->gpu.products_beside_ns - c->gpu.products_ns) * share;
+}
+
 /* Why the ring's step is longer than the bound: the first that explains it. */
 static const char *cause_of(const cliff_curve *c, const cliff_row *row)
 {
@@ -226,14 +233,13 @@ static const char *cause_of(const cliff_curve *c, const cliff_row *row)
     const double excess_ns = ring->step_ns - row->bound_ns;
     const double kernels_ns = ring->store_ns + ring->attend_ns + ring->merge_ns - resident->store_ns -
                               resident->attend_ns - resident->merge_ns;
-    const double beside_ns = (c->gpu.products_beside_ns - c->gpu.products_ns) * smaller(1, row->tail_ns / ring->step_ns);
     if (ring->step_ns <= 1.03 * row->bound_ns)
         return row->tail_ns > resident->step_ns ? "at the bound: link" : "at the bound: compute";
     if (ring->issue_ns > 0.97 * ring->step_ns)
         return "host issue";
     if (ring->copy_in_ns > 0.97 * ring->step_ns)
         return "link: copies slower than a plain one";
-    if (beside_ns > 0.5 * excess_ns)
+    if (beside_ns(c, row) > 0.5 * excess_ns)
         return "device memory: copies slow the products";
     if (kernels_ns > 0.5 * excess_ns)
         return row->extra_launches > 0 ? "kernels: further launches" : "kernels";
@@ -246,7 +252,8 @@ static void work_out(const cliff_curve *c, cliff_row *row)
 {
     const cliff_result *ring = &row->modes[CLIFF_RING], *resident = &row->modes[CLIFF_RESIDENT];
     row->tail_ns = (double)ring->list_bytes * 1e9 / c->link_bytes_per_s;
-    row->bound_ns = row->bound_launches_ns = larger(resident->step_ns, row->tail_ns);
+    row->bound_ns = larger(resident->step_ns, row->tail_ns);
+    row->bound_launches_ns = larger(resident->step_ns + beside_ns(c, row), row->tail_ns);
     row->extra_launches = ring->launches - resident->launches;
     const double shown = ring->step_ns - resident->step_ns;
     row->hidden = row->tail_ns > 0 ? larger(0, smaller(1, 1 - shown / row->tail_ns)) : 1;

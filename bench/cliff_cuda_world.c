@@ -149,9 +149,19 @@ void cliff_cuda_world_destroy(cliff_cuda_world *w)
 rkv_status cliff_cuda_world_sizes(const cliff_cuda_world *w, cliff_sizes *out)
 {
     rkv_cache_info info = {.struct_size = sizeof info};
-    const rkv_status s = rkv_cache_info_get(w->cache, &info);
-    *out = (cliff_sizes){
-        .rule_bytes = info.ring_rule_bytes, .ring_bytes = info.ring_bytes, .copy_bytes = info.copy_bytes};
+    rkv_estimate estimate = {.struct_size = sizeof estimate};
+    params *p = malloc(sizeof *p);
+    if (!p)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for parameters");
+    fill_params(&w->setup, p);
+    rkv_status s = rkv_cache_info_get(w->cache, &info);
+    if (s == RKV_OK)
+        s = rkv_cache_estimate(&p->p, &estimate);
+    free(p);
+    *out = (cliff_sizes){.rule_bytes = info.ring_rule_bytes,
+                         .ring_bytes = info.ring_bytes,
+                         .copy_bytes = info.copy_bytes,
+                         .free_zone_cells = estimate.free_zone_cells};
     return s;
 }
 

@@ -25,6 +25,11 @@ static const char *executor_words(const cliff_curve *c)
 
 /* ---------------------------------------------------------------------- table */
 
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 static const char *const kind_names[CLIFF_KINDS] = {"cuBLAS", "cuBLASLt", "gemv"};
 
 static void print_gpu_head(const cliff_curve *c, FILE *f)
@@ -71,8 +76,14 @@ static void print_head(const cliff_curve *c, FILE *f)
     fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s%s\n", o->steps, o->warm_steps,
             (unsigned long long)o->seed, m->executor == CLIFF_SIM ? "mean" : "median",
             o->waits ? "; the host waits for each step" : "");
-    if (is_cuda)
+    if (is_cuda) {
+        const double tail_cells = larger(0, (double)c->sizes.free_zone_cells - (double)o->window_tiles * CLIFF_TILE_CELLS);
+        const double cell_bytes =
+            (double)cliff_tile_bytes(&o->shape) / CLIFF_TILE_CELLS * cliff_streaming_sites(&o->shape);
+        fprintf(f, "estimate: the tail is free up to %llu cells, %.1f MB of tail\n",
+                (unsigned long long)c->sizes.free_zone_cells, tail_cells * cell_bytes * MB);
         return;
+    }
     fprintf(f, "%.1f us a copy, %.2f us a further row of it\n", (double)m->copy_cost_ns * 1e-3,
             (double)m->row_cost_ns * 1e-3);
     if (m->executor == CLIFF_SIM)
@@ -102,7 +113,7 @@ void cliff_print(const cliff_curve *c, FILE *f)
             "op-level", "ring", "bound", "ring/", "r/b", "op-lvl/", "hidden", "copies", "MB", "extra", "ahead",
             "ring");
     fprintf(f, "%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "MB", "compute", "ms", "ms",
-            "ms", "ms", "bound", "apart", "ring", "%", "a step", "a copy", "launch", "MB", "MB");
+            "ms", "ms", "bound", c->options.machine.executor == CLIFF_CUDA ? "beside" : "apart", "ring", "%", "a step", "a copy", "launch", "MB", "MB");
     for (uint32_t i = 0; i < c->n_rows; i++)
         print_row(&c->rows[i], f);
 }
@@ -199,6 +210,7 @@ static void json_settings(json *j, const cliff_curve *c)
     json_count(j, "ring_bytes", c->sizes.ring_bytes);
     json_count(j, "ring_rule_bytes", c->sizes.rule_bytes);
     json_count(j, "copy_bytes", c->sizes.copy_bytes);
+    json_count(j, "free_zone_cells", c->sizes.free_zone_cells);
     json_count(j, "seed", o->seed);
     json_count(j, "host_waits_each_step", o->waits);
     json_open(j, "points", '[');
@@ -248,7 +260,7 @@ static void json_row(json *j, const cliff_row *r)
     json_number(j, "point", r->point);
     json_number(j, "tail_ns", r->tail_ns);
     json_number(j, "bound_ns", r->bound_ns);
-    json_number(j, "bound_with_launches_ns", r->bound_launches_ns);
+    json_number(j, r->cause ? "bound_beside_copies_ns" : "bound_with_launches_ns", r->bound_launches_ns);
     json_number(j, "extra_launches", r->extra_launches);
     json_number(j, "hidden", r->hidden);
     if (r->cause) {

@@ -64,15 +64,15 @@ static void print_summary(const cliff_curve *c, FILE *f)
             c->options.shape.name, c->link_bytes_per_s * 1e-9, c->worst_over_bound,
             knee->tail_ns / knee->modes[CLIFF_RESIDENT].step_ns, ring_ns / knee->bound_ns,
             knee->modes[CLIFF_OP_LEVEL].step_ns / ring_ns, first->over_plain);
-    fprintf(f, "%9s %9s %9s %9s %9s %9s %9s  %s\n", "tail MB", "tail/comp", "resident", "op-level", "ring", "bound",
-            "ring/bnd", "cause");
+    fprintf(f, "%9s %9s %9s %9s %9s %9s %9s %9s  %s\n", "tail MB", "tail/comp", "resident", "op-level", "ring", "bound",
+            "ring/bnd", "/beside", "cause");
     for (uint32_t i = 0; i < c->n_rows; i++) {
         const cliff_row *r = &c->rows[i];
-        fprintf(f, "%9.1f %9.2f %9.3f %9.3f %9.3f %9.3f %9.3f  %s\n",
+        fprintf(f, "%9.1f %9.2f %9.3f %9.3f %9.3f %9.3f %9.3f %9.3f  %s\n",
                 (double)r->modes[CLIFF_RING].list_bytes * MB, r->tail_ns / r->modes[CLIFF_RESIDENT].step_ns,
                 r->modes[CLIFF_RESIDENT].step_ns * MS, r->modes[CLIFF_OP_LEVEL].step_ns * MS,
                 r->modes[CLIFF_RING].step_ns * MS, r->bound_ns * MS, r->modes[CLIFF_RING].step_ns / r->bound_ns,
-                r->cause);
+                r->modes[CLIFF_RING].step_ns / r->bound_launches_ns, r->cause);
     }
 }
 

@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import warnings
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -243,7 +244,8 @@ def main():
         print("skipped: no GPU")
         return 77
     torch.manual_seed(1)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    warnings.simplefilter("ignore")  # each backend says why it refuses a shape; the table shows a dash
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}", flush=True)
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
               "cudnn": torch.backends.cudnn.version()}
     if options.only != "prefill":

@@ -354,6 +354,7 @@ int overheads_main(int argc, char **argv)
         fprintf(stderr, "rollkv-bench overheads [--tail-gib X] [--json FILE]   (tail 32; 0: no creation)\n");
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
         printf("skipped: no GPU\n");
         return 77;

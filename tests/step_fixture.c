@@ -272,7 +272,8 @@ static void to_public(const fx_entry *e, rkv_batch_entry *b)
                            .n_new_cells = e->is_query ? 0 : e->rows,
                            .regime = e->regime,
                            .positions = e->positions,
-                           .visible = e->visible};
+                           .visible = e->visible,
+                           .tree_mask = e->tree_mask};
 }
 
 static int64_t row_position(const fx *w, const fx_entry *e, uint32_t row)
@@ -414,15 +415,32 @@ static void drop_old(fx *w, uint32_t n)
         memmove(w->old, w->old + n, w->n_old * sizeof *w->old);
 }
 
-void fx_step(fx *w, const fx_entry *entries, uint32_t n)
+rkv_status fx_try_step(fx *w, const fx_entry *entries, uint32_t n)
 {
     const uint32_t n_before = w->n_old; /* aborted steps may still use them */
-    fx_ok(fx_begin(w, entries, n), "begin");
+    const rkv_status s = fx_begin(w, entries, n);
+    if (s != RKV_OK)
+        return s;
     for (uint32_t site = 0; site < w->model.n_sites; site++)
         fx_ok(fx_attend(w, site), "attend");
     fx_ok(fx_end(w, NULL, 0), "end");
     fx_ok(fx_sync(w), "sync");
     drop_old(w, n_before);
+    return RKV_OK;
+}
+
+rkv_status fx_check(fx *w, const fx_entry *entries, uint32_t n)
+{
+    rkv_batch_entry e[FX_SEQS];
+    for (uint32_t i = 0; i < n; i++)
+        to_public(&entries[i], &e[i]);
+    const rkv_batch b = {.struct_size = sizeof b, .n_entries = n, .entries = e};
+    return rkv_cache_check(w->cache, &b, 1);
+}
+
+void fx_step(fx *w, const fx_entry *entries, uint32_t n)
+{
+    fx_ok(fx_try_step(w, entries, n), "begin");
 }
 
 void fx_append(fx *w, uint32_t seq, uint32_t rows, uint32_t regime, uint64_t tag)
@@ -447,6 +465,31 @@ void fx_clear(fx *w, uint32_t seq)
 {
     fx_ok(rkv_sequence_clear(w->cache, seq), "clear");
     w->n_cells[seq] = 0;
+}
+
+void fx_keep(fx *w, uint32_t seq)
+{
+    fx_ok(rkv_sequence_keep(w->cache, seq), "keep");
+    for (uint32_t i = 0; i < FX_SEQS; i++)
+        w->n_cells[i] = i == seq ? w->n_cells[i] : 0;
+}
+
+void fx_remove(fx *w, uint32_t seq, int64_t from, int64_t to)
+{
+    uint64_t n = 0;
+    fx_ok(rkv_sequence_remove(w->cache, seq, from, to), "remove");
+    for (uint64_t i = 0; i < w->n_cells[seq]; i++)
+        if (w->cells[seq][i].pos < from || w->cells[seq][i].pos >= to)
+            w->cells[seq][n++] = w->cells[seq][i];
+    w->n_cells[seq] = n;
+}
+
+void fx_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to)
+{
+    fx_ok(rkv_sequence_append_from(w->cache, dst, src, from, to), "append_from");
+    for (uint64_t i = 0; i < w->n_cells[src]; i++)
+        if (w->cells[src][i].pos >= from && w->cells[src][i].pos < to)
+            w->cells[dst][w->n_cells[dst]++] = w->cells[src][i];
 }
 
 void fx_close(fx *w)

@@ -15,7 +15,7 @@
 
 #include <stdbool.h>
 
-#define FX_SEQS 4u
+#define FX_SEQS 17u
 #define FX_LAYERS 4u
 #define FX_SITES 5u
 #define FX_ROWS 1024u /* of a step */
@@ -65,6 +65,7 @@ typedef struct fx_entry {
     uint64_t tag;    /* of row 0; the others follow by one */
     const int64_t *positions;
     const rkv_pos_range *visible;
+    const uint64_t *tree_mask;
 } fx_entry;
 
 /* A tensor of rows x heads x dim, dense or head-major with gaps. */
@@ -118,6 +119,10 @@ void fx_fill(fx *w); /* fixed tensors, of the step that is begun */
 rkv_status fx_end(fx *w, const fx_entry *next, uint32_t n_next);
 rkv_status fx_abort(fx *w);
 rkv_status fx_sync(fx *w); /* the results may be read */
+/* The whole step: what begin says; fails the test when another call fails. */
+rkv_status fx_try_step(fx *w, const fx_entry *entries, uint32_t n);
+/* What rkv_cache_check says to it. */
+rkv_status fx_check(fx *w, const fx_entry *entries, uint32_t n);
 /* The whole step; fails the test when a call fails. */
 void fx_step(fx *w, const fx_entry *entries, uint32_t n);
 /* rows cells of a sequence in one step. */
@@ -125,6 +130,9 @@ void fx_append(fx *w, uint32_t seq, uint32_t rows, uint32_t regime, uint64_t tag
 /* Sequence calls, with the record kept. */
 void fx_truncate(fx *w, uint32_t seq, uint64_t n_cells);
 void fx_clear(fx *w, uint32_t seq);
+void fx_keep(fx *w, uint32_t seq);
+void fx_remove(fx *w, uint32_t seq, int64_t from, int64_t to);
+void fx_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 rkv_cache_stats fx_stats(const fx *w);
 rkv_kv_layer_info fx_layer(const fx *w, uint32_t layer);

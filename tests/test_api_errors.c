@@ -243,7 +243,7 @@ static const mistake mistakes[] = {
     {WORLD_IDLE, begin_regime, RKV_E_BATCH, "regime is 3"},
     {WORLD_IDLE, begin_decode_20, RKV_E_BATCH, "20 rows in the decode regime"},
     {WORLD_IDLE, begin_reserved, RKV_E_BATCH, "reserved is 1"},
-    {WORLD_IDLE, begin_tree, RKV_E_UNSUPPORTED, "tree_mask"},
+    {WORLD_IDLE, begin_tree, RKV_E_BATCH, "tree"},
     {WORLD_IDLE, begin_negative, RKV_E_BATCH, "position -1 is not in"},
     {WORLD_IDLE, begin_repeated, RKV_E_BATCH, "row 2: position 1001; it must be at least 1002"},
     {WORLD_IDLE, begin_beyond, RKV_E_BATCH, "position 4611686018427387904 is not in"},

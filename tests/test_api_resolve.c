@@ -17,7 +17,8 @@
 #define N_SEQUENCES 4u
 
 /* Sequences: 0 empty; 1 cells at [0, 100); 2 cells at [50, 60); 3 ten cells with gaps, up to 99. */
-static const rkvi_api_end ends[N_SEQUENCES] = {{0, 0, 0}, {100, 0, 100}, {10, 50, 60}, {10, 0, 100}};
+static const rkvi_api_end ends[N_SEQUENCES] = {
+    {0, 0, 0, 0}, {100, 0, 100, 0}, {10, 50, 60, 0}, {10, 0, 100, 0}};
 
 static void end_of(const void *from, uint32_t sequence, rkvi_api_end *out)
 {

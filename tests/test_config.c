@@ -396,7 +396,7 @@ static void test_sums(void **state)
     assert_int_equal(cfg.transit_ring_bytes, 2 * 2 * bytes);
     assert_int_equal(cfg.transit_bytes, 3 * 2 * bytes);
     assert_int_equal(cfg.partial_slots, 512 + 16 * 4 * (13 + 1) + RKVI_RUN_SLOTS /* 4160 leaves */);
-    assert_int_equal(cfg.partial_bytes, cfg.partial_slots * 4 * 66 * 4);
+    assert_int_equal(cfg.partial_bytes, (cfg.partial_slots + cfg.tree_slots) * 4 * 66 * 4);
     assert_int_equal(cfg.max_spans, 64 + RKVI_SEGMENTS_EXTRA);
     assert_int_equal(cfg.device_bytes, cfg.window_bytes + cfg.active_bytes + cfg.ring_bytes +
                                            cfg.transit_bytes + cfg.partial_bytes + 2 * cfg.table_bytes);
@@ -440,7 +440,7 @@ static void test_unlike_layers(void **state)
     assert_int_equal(cfg.host_tail_bytes, 64 * a);
     assert_int_equal(cfg.largest_tile_layer_bytes, a); /* of those with a tail */
     assert_int_equal(cfg.transit_bytes, 2 * 2 * a);
-    assert_int_equal(cfg.partial_bytes, cfg.partial_slots * 32 * 258 * 4);
+    assert_int_equal(cfg.partial_bytes, (cfg.partial_slots + cfg.tree_slots) * 32 * 258 * 4);
     rkvi_config_free(&cfg);
 }
 
@@ -663,8 +663,8 @@ static void test_rope_is_copied(void **state)
     s.params.rope = (rkv_rope_params){frequencies, 2, 1};
     assert_init(&s, &cfg);
     frequencies[1] = NAN;
-    assert_true(cfg.rope_frequencies[1] == 0.5f);
-    assert_int_equal(cfg.n_rope, 2);
+    assert_true(cfg.ropes[0].frequencies[1] == 0.5f);
+    assert_int_equal(cfg.ropes[0].n, 2);
     rkvi_config_free(&cfg);
     assert_int_equal(init(&s, &cfg, &fit), RKV_E_ARGUMENT);
     assert_non_null(strstr(rkvi_error_text(), "rope.frequencies[1]"));

@@ -301,13 +301,15 @@ static uint64_t tile_layer_bytes(void)
 }
 
 /* One capture for each batch of tiles that enters the tail, at most. */
-static void run_tail(fx_executor executor, uint64_t ring_tiles, uint32_t n_steps, uint32_t n_parts)
+static void run_tail(fx_executor executor, uint64_t ring_tiles, uint32_t n_steps, uint32_t n_parts, uint64_t step_ns)
 {
     static world x;
     fx_model m = model(executor, RKV_RESIDENT_NONE, 4096);
     const uint32_t rows[] = {1, 2};
     m.params.ring_bytes = ring_tiles * tile_layer_bytes();
     m.params.copy_bytes = 4 * tile_layer_bytes();
+    m.params.step_ns = step_ns;
+    m.params.link_bytes_per_s = step_ns ? (uint64_t)1 << 30 : 0;
     open_world(&x, &m);
     prefill(&x, 0, 230);
     prefill(&x, 1, 65);
@@ -329,10 +331,13 @@ static void test_tail(void **state)
     (void)state;
     for (uint32_t i = 0; i < n_executors(); i++) {
         const uint32_t n = fx_is_full() || fx_gpu ? 600 : executors[i] == FX_HOST ? 100 : 40;
-        run_tail(executors[i], 200, n, 1); /* the list fits */
-        run_tail(executors[i], 12, n, 1);  /* several laps */
-        run_tail(executors[i], 1, n / 4, 1);
-        run_tail(executors[i], 9, n / 2, 2);
+        run_tail(executors[i], 200, n, 1, 0); /* the list fits */
+        run_tail(executors[i], 12, n, 1, 0);  /* several laps */
+        run_tail(executors[i], 1, n / 4, 1, 0);
+        run_tail(executors[i], 9, n / 2, 2, 0);
+        run_tail(executors[i], 12, n / 2, 1, 1);             /* all that fits is copied ahead */
+        run_tail(executors[i], 12, n / 2, 2, 1);
+        run_tail(executors[i], 16, n / 2, 1, fx_gpu ? 2000000 : 250000); /* what the time is enough for */
     }
 }
 

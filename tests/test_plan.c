@@ -5,7 +5,7 @@
  * the merges make of them.
  */
 #include "core_config.h"
-#include "plan.h"
+#include "plan_work.h"
 
 #define ok(call) assert_int_equal(call, RKV_OK)
 #define RING_ADDR ((uint64_t)1 << 50)
@@ -16,7 +16,7 @@ typedef struct world {
     rkvi_config cfg;
     rkvi_tiles tiles;
     rkvi_seq *seqs;
-    uint32_t *n_old; /* cells of each sequence before the batch */
+    uint32_t *n_old; /* whole tiles of each sequence before the batch */
     rkvi_batch batch;
     rkvi_ring ring;
     rkvi_plan plan;
@@ -24,6 +24,8 @@ typedef struct world {
     rkvi_mirror mirror;
     uint64_t n_segments;
     bool full, few_rows;
+    bool shares; /* sequences have tiles of others */
+    rkvi_span **own; /* [entry] leaves of one class, with bases for tiles */
 } world;
 
 static world w;
@@ -38,6 +40,7 @@ static void make_params(void)
     p->n_sequences = one_in(3) ? between(20, 60) : one_in(8) ? between(100, 300) : between(1, 6);
     w.full = one_in(3); /* long sequences, many rows */
     w.few_rows = one_in(3);
+    w.shares = p->n_sequences > 1 && one_in(2);
     p->capacity_cells = (uint64_t)p->tile_cells * between(1, w.full ? 1500 : one_in(3) ? 300 : 60);
     p->max_rows = one_in(3) ? between(1, 20) : between(20, 700);
     if (w.full)
@@ -60,7 +63,7 @@ static void open_world(void)
     w.batch.entries = calloc(c->n_sequences, sizeof *w.batch.entries);
     w.batch.rows = calloc(c->max_rows, sizeof *w.batch.rows);
     ok(rkvi_ring_init(&w.ring, c->ring_bytes ? c->ring_bytes : 1, c->copy_bytes ? c->copy_bytes : 1,
-                      c->ring_bytes ? 256 : 1, (uint32_t)(c->n_sites * c->capacity_tiles)));
+                      c->ring_bytes ? 256 : 1, (uint32_t)(c->n_sites * c->max_bases)));
     ok(rkvi_plan_init(&w.plan, c));
     w.mirror = (rkvi_mirror){.host = malloc(c->table_bytes), .device_addr = MIRROR_ADDR, .bytes = c->table_bytes};
     assert_non_null(w.mirror.host);
@@ -88,14 +91,61 @@ static void free_world(void)
     rkvi_config_free(&w.cfg);
 }
 
+/* A shared tile that is appended to is copied. */
+static void copy_last(rkvi_seq *s)
+{
+    uint32_t *last = s->n_tiles ? &s->tiles[s->n_tiles - 1] : NULL;
+    if (!last || rkvi_seq_last_fill(s) == w.cfg.tile_cells || w.tiles.tiles[*last].refs == 1)
+        return;
+    rkvi_tiles_unref(&w.tiles, *last);
+    *last = rkvi_tiles_take(&w.tiles);
+}
+
+/* Goes on with a part of another sequence, near its end or anywhere. */
+static void share(rkvi_seq *s, const rkvi_seq *src)
+{
+    const int64_t begin = rkvi_seq_pos_end(s), end = rkvi_seq_pos_end(src);
+    if (s == src || begin >= end)
+        return;
+    const int64_t from = one_in(2) ? begin : begin + below((uint64_t)(end - begin));
+    const int64_t to = one_in(3) ? end : one_in(2) ? end - below(3) : from + below((uint64_t)(end - from) + 1);
+    const uint32_t n = rkvi_seq_count(src, from, to);
+    ok(rkvi_seq_reserve(s, n, n));
+    const uint32_t added = rkvi_seq_share(s, src, from, to), before = s->n_tiles - added;
+    for (uint32_t t = before; t < s->n_tiles; t++)
+        rkvi_tiles_ref(&w.tiles, s->tiles[t]);
+    w.n_segments += n;
+}
+
+/* The end of another sequence moved to the beginning, then what comes before it:
+ * tiles in another order. */
+static void share_turned(rkvi_seq *s, const rkvi_seq *src)
+{
+    const int64_t end = rkvi_seq_pos_end(src), from = end - end / 4;
+    if (s->n_tiles || end < 8 || s == src)
+        return;
+    const uint32_t n = rkvi_seq_count(src, from, end);
+    ok(rkvi_seq_reserve(s, n, n));
+    rkvi_seq_share(s, src, from, end);
+    for (uint32_t t = 0; t < s->n_tiles; t++)
+        rkvi_tiles_ref(&w.tiles, s->tiles[t]);
+    for (uint32_t i = 0; i < s->n_segments; i++) {
+        s->segments[i].pos -= from;
+        s->segments[i].turn -= from;
+    }
+    w.n_segments += n;
+    share(s, src);
+}
+
 /* Appends n cells where tiles and segments suffice. */
 static bool append(rkvi_seq *s, const rkvi_row *rows, uint32_t n)
 {
     uint32_t need_tiles, need_segments, tiles[2048];
     rkvi_seq_need(s, rows, n, w.cfg.tile_cells, &need_tiles, &need_segments);
-    if (need_tiles > w.tiles.n_free ||
+    if (need_tiles + 1 > w.tiles.n_free + !w.shares ||
         w.n_segments + need_segments > w.cfg.capacity_tiles + RKVI_SEGMENTS_EXTRA)
         return false;
+    copy_last(s);
     for (uint32_t i = 0; i < need_tiles; i++)
         tiles[i] = rkvi_tiles_take(&w.tiles);
     ok(rkvi_seq_reserve(s, need_tiles, need_segments));
@@ -120,6 +170,13 @@ static void fill_sequences(void)
     const uint32_t gaps = one_in(2) ? 0 : between(1, 60);
     const uint64_t fair = w.cfg.capacity_tiles * w.cfg.tile_cells / w.cfg.n_sequences;
     for (uint32_t i = 0; i < w.cfg.n_sequences; i++) {
+        if (w.shares && i && one_in(5))
+            share_turned(&w.seqs[i], &w.seqs[below(i)]);
+        if (w.shares && i && one_in(3)) {
+            share(&w.seqs[i], &w.seqs[below(i)]); /* in the middle of one, or all of it */
+            if (one_in(3))
+                share(&w.seqs[i], &w.seqs[below(i)]);
+        }
         uint64_t left = w.full ? fair : one_in(5) ? 0 : one_in(3) ? fair * 3 : below(fair + 1);
         while (left) {
             const uint32_t n = left < 1024 ? (uint32_t)left : 1024;
@@ -128,7 +185,9 @@ static void fill_sequences(void)
                 break;
             left -= n;
         }
-        w.n_old[i] = (uint32_t)w.seqs[i].n_cells;
+        if (w.shares && i && one_in(3))
+            share(&w.seqs[i], &w.seqs[below(i)]);
+        w.n_old[i] = w.seqs[i].n_tiles - (w.seqs[i].n_tiles && rkvi_seq_last_fill(&w.seqs[i]) < w.cfg.tile_cells);
     }
 }
 
@@ -196,21 +255,34 @@ static bool in_tail_by(uint32_t pattern, uint32_t i, uint32_t n)
 static void make_residency(void)
 {
     uint64_t addr = (uint64_t)1 << 20;
+    bool *is_new = calloc(w.cfg.capacity_tiles, sizeof *is_new), *is_set = calloc(w.cfg.capacity_tiles, sizeof *is_set);
     for (uint32_t q = 0; q < w.cfg.n_sequences; q++)
-        for (uint32_t l = 0; l < w.cfg.n_layers; l++) {
+        for (uint32_t t = w.n_old[q]; t < w.seqs[q].n_tiles; t++)
+            is_new[w.seqs[q].tiles[t]] = true;
+    for (uint32_t l = 0; l < w.cfg.n_layers; l++) {
+        memset(is_set, 0, w.cfg.capacity_tiles * sizeof *is_set);
+        for (uint32_t q = 0; q < w.cfg.n_sequences; q++) {
             const uint32_t pattern = below(7);
             for (uint32_t t = 0; t < w.seqs[q].n_tiles; t++) {
-                rkvi_tile_layer *y = rkvi_tile_layer_at(&w.tiles, w.seqs[q].tiles[t], l);
-                const bool tail = w.cfg.layers[l].has_tail && in_tail_by(pattern, t, w.seqs[q].n_tiles) &&
-                                  t < w.n_old[q] / w.cfg.tile_cells;
+                const uint32_t tile = w.seqs[q].tiles[t];
+                rkvi_tile_layer *y = rkvi_tile_layer_at(&w.tiles, tile, l);
+                const bool tail =
+                    w.cfg.layers[l].has_tail && in_tail_by(pattern, t, w.seqs[q].n_tiles) && !is_new[tile];
+                if (is_set[tile])
+                    continue;
+                is_set[tile] = true;
                 y->state = tail ? RKVI_IN_TAIL : one_in(3) ? RKVI_IN_WINDOW : RKVI_ON_DEVICE;
                 y->device_addr = tail ? 0 : (addr += 256);
                 y->host_addr = tail ? (addr += 256) : 0;
             }
         }
+    }
+    free(is_new);
+    free(is_set);
 }
 
-static void make_plan(uint32_t target_runs)
+/* False: what the entries have in common exceeds a table. */
+static bool make_plan(uint32_t target_runs)
 {
     const uint64_t most = rkvi_ring_launch_bytes(&w.ring, w.cfg.largest_tile_layer_bytes);
     w.view = (rkvi_plan_view){.cfg = &w.cfg,
@@ -222,13 +294,21 @@ static void make_plan(uint32_t target_runs)
                               .launch_bytes = w.cfg.mode == RKV_MODE_OP_LEVEL ? 0 : most,
                               .group_bytes = w.cfg.copy_bytes < most ? w.cfg.copy_bytes : most,
                               .target_runs = target_runs};
-    const uint32_t n = rkvi_plan_list(&w.plan, &w.view, rkvi_ring_new_items(&w.ring));
+    uint32_t n;
+    rkv_status s = rkvi_plan_list(&w.plan, &w.view, rkvi_ring_new_items(&w.ring), &n);
+    if (s != RKV_OK && w.shares)
+        return false;
+    ok(s);
     rkvi_ring_plan(&w.ring, n);
     memset(w.mirror.host, 0xAA, w.mirror.bytes);
-    if (rkvi_plan_tables(&w.plan, &w.view, w.ring.items, RING_ADDR, w.ring.bytes, &w.mirror) != RKV_OK)
+    s = rkvi_plan_tables(&w.plan, &w.view, w.ring.items, RING_ADDR, w.ring.bytes, &w.mirror);
+    if (s != RKV_OK && w.shares && w.plan.work->share.is_mapped)
+        return false;
+    if (s != RKV_OK)
         fail_msg("T %u, %u sequences, %llu tiles, %u entries, %u rows: %s", w.cfg.tile_cells, w.cfg.n_sequences,
                  (unsigned long long)w.cfg.capacity_tiles, w.batch.n_entries, w.batch.n_rows, rkvi_error_text());
     assert_true(w.plan.table_bytes <= w.mirror.bytes);
+    return true;
 }
 
 /* -------------------------------------------------------------- the oracle */
@@ -294,13 +374,13 @@ static bool hull_sees(const site_view *v, uint32_t e, uint32_t row, uint32_t n, 
 
 static bool leaf_seen(const site_view *v, uint32_t e, uint32_t row, uint32_t n, uint64_t leaf)
 {
-    const rkvi_span *s = &v->spans[v->entries[e].span0 + leaf];
+    const rkvi_span *s = &w.own[e][leaf];
     return hull_sees(v, e, row, n, s->pos, s->pos + s->count);
 }
 
 static bool any_row_sees(const site_view *v, uint32_t e, uint64_t leaf)
 {
-    const rkvi_span *s = &v->spans[v->entries[e].span0 + leaf];
+    const rkvi_span *s = &w.own[e][leaf];
     for (uint32_t i = 0; i < w.batch.entries[e].n_rows; i++) {
         int64_t lo, hi;
         uint32_t c0, c1;
@@ -312,16 +392,28 @@ static bool any_row_sees(const site_view *v, uint32_t e, uint64_t leaf)
     return false;
 }
 
-static void tile_hull(const rkvi_seq *s, uint32_t t, int64_t *lo, int64_t *hi)
+static uint32_t base_of(uint32_t e, uint32_t t)
 {
-    *lo = INT64_MAX;
-    *hi = INT64_MIN;
-    for (uint32_t i = 0; i < s->n_segments; i++)
-        if (s->segments[i].tile_index == t) {
-            const int64_t end = s->segments[i].pos + s->segments[i].count;
-            *lo = s->segments[i].pos < *lo ? s->segments[i].pos : *lo;
-            *hi = end > *hi ? end : *hi;
+    return rkvi_share_base(&w.plan.work->share, e, seq_of(e), t);
+}
+
+/* Bases rise along every entry, and those that entries share are one. */
+static void mark_seen(const site_view *v, bool *seen)
+{
+    for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+        const rkvi_seq *s = seq_of(e);
+        assert_int_equal(v->entries[e].base0, 0);
+        for (uint32_t t = 0; t < s->n_tiles; t++) {
+            assert_true(base_of(e, t) < w.plan.n_bases);
+            assert_true(t == 0 || base_of(e, t - 1) < base_of(e, t));
+            assert_int_equal(w.plan.work->share.base_tile[base_of(e, t)], s->tiles[t]);
         }
+        for (uint32_t i = 0; i < s->n_segments; i++) {
+            const rkvi_segment *g = &s->segments[i];
+            if (hull_sees(v, e, 0, w.batch.entries[e].n_rows, g->pos, g->pos + g->count))
+                seen[base_of(e, g->tile_index)] = true;
+        }
+    }
 }
 
 /* The launch that must read each tile (UINT32_MAX: on the device, or unseen);
@@ -330,35 +422,31 @@ static void check_list(const site_view *v, uint32_t *tile_launch)
 {
     const rkvi_ring_item *it = &w.ring.items[v->ps->list0], *end = it + v->ps->n_list;
     const uint64_t last = v->ps->number0 + v->ps->n_launches - 1;
-    uint64_t in_launch = 0, launch = v->ps->number0, base = 0;
-    for (uint32_t e = 0; e < w.batch.n_entries; e++) {
-        const rkvi_seq *s = seq_of(e);
-        assert_int_equal(v->entries[e].base0, base);
-        for (uint32_t t = 0; t < s->n_tiles; t++, base++) {
-            const rkvi_tile_layer *y = rkvi_tile_layer_at(&w.tiles, s->tiles[t], v->layer);
-            int64_t lo, hi;
-            tile_hull(s, t, &lo, &hi);
-            const bool seen = hull_sees(v, e, 0, w.batch.entries[e].n_rows, lo, hi);
-            tile_launch[base] = UINT32_MAX;
-            if (y->state != RKVI_IN_TAIL || !seen) {
-                assert_int_equal(v->bases[base], y->device_addr);
-                continue;
-            }
-            assert_true(it < end);
-            assert_int_equal(it->site, v->site);
-            assert_int_equal(it->serial, w.tiles.tiles[s->tiles[t]].serial);
-            assert_int_equal(v->bases[base], RING_ADDR + it->at % w.ring.bytes);
-            assert_true(it->launch == launch || it->launch == launch + 1);
-            in_launch = it->launch == launch ? in_launch + it->bytes : it->bytes;
-            assert_true(in_launch == it->bytes || in_launch <= w.view.launch_bytes);
-            launch = it->launch;
-            tile_launch[base] = (uint32_t)(launch - v->ps->number0);
-            it++;
+    uint64_t in_launch = 0, launch = v->ps->number0;
+    bool *seen = calloc(w.plan.n_bases + 1, sizeof *seen);
+    mark_seen(v, seen);
+    for (uint32_t base = 0; base < w.plan.n_bases; base++) {
+        const uint32_t tile = w.plan.work->share.base_tile[base];
+        const rkvi_tile_layer *y = rkvi_tile_layer_at(&w.tiles, tile, v->layer);
+        tile_launch[base] = UINT32_MAX;
+        if (y->state != RKVI_IN_TAIL || !seen[base]) {
+            assert_int_equal(v->bases[base], y->device_addr);
+            continue;
         }
+        assert_true(it < end);
+        assert_int_equal(it->site, v->site);
+        assert_int_equal(it->serial, w.tiles.tiles[tile].serial);
+        assert_int_equal(v->bases[base], RING_ADDR + it->at % w.ring.bytes);
+        assert_true(it->launch == launch || it->launch == launch + 1);
+        in_launch = it->launch == launch ? in_launch + it->bytes : it->bytes;
+        assert_true(in_launch == it->bytes || in_launch <= w.view.launch_bytes);
+        launch = it->launch;
+        tile_launch[base] = (uint32_t)(launch - v->ps->number0);
+        it++;
     }
+    free(seen);
     assert_ptr_equal(it, end);
     assert_int_equal(launch, last);
-    assert_int_equal(w.plan.n_bases, base);
 }
 
 /* All seen leaves within the smallest aligned block around [a, z) lie in it:
@@ -376,41 +464,39 @@ static bool is_node(const site_view *v, uint32_t e, uint64_t a, uint64_t z, cons
     return true;
 }
 
-/* What a partial slot holds: leaves of one entry's row, as a node. */
+/* What a partial slot holds: leaves of one row of the step, as a node. */
 typedef struct slot {
     bool live;
-    uint32_t entry, row;
-    uint64_t leaf0, node; /* node: index into the entry's list of nodes */
+    uint32_t row;
+    uint64_t leaf0, node; /* node: index into the list of nodes */
 } slot;
 
 typedef struct node {
-    uint32_t entry;
     bool *has; /* [leaf] */
     uint64_t first, end;
 } node;
 
 static slot *slots;
 static node *nodes;
-static uint64_t n_nodes, nodes_room;
+static uint64_t n_nodes, nodes_room, most_leaves;
+static uint32_t *entry_of; /* [row of the step] */
 
-static node *new_node(const site_view *v, uint32_t e)
+static node *new_node(void)
 {
     if (n_nodes == nodes_room) {
         nodes_room = 2 * nodes_room + 64;
         nodes = realloc(nodes, nodes_room * sizeof *nodes);
         assert_non_null(nodes);
     }
-    nodes[n_nodes] = (node){.entry = e, .has = calloc(v->entries[e].n_spans + 1, 1), .first = UINT64_MAX};
+    nodes[n_nodes] = (node){.has = calloc(most_leaves + 1, 1), .first = UINT64_MAX};
     return &nodes[n_nodes++];
 }
 
-static void put_node(uint64_t at, uint32_t e, uint32_t n_rows, uint64_t leaf0)
+static void put_row(uint64_t at, uint32_t row, uint64_t leaf0)
 {
-    for (uint32_t r = 0; r < n_rows; r++) {
-        assert_true(at + r >= w.cfg.max_rows && at + r < w.cfg.partial_slots);
-        assert_false(slots[at + r].live);
-        slots[at + r] = (slot){.live = true, .entry = e, .row = r, .leaf0 = leaf0, .node = n_nodes - 1};
-    }
+    assert_true(at >= w.cfg.max_rows && at < w.cfg.partial_slots);
+    assert_false(slots[at].live);
+    slots[at] = (slot){.live = true, .row = row, .leaf0 = leaf0, .node = n_nodes - 1};
 }
 
 /* Leaves of an item come from where they lie during this launch. */
@@ -419,27 +505,49 @@ static void check_sources(const site_view *v, const rkvi_item *it, uint32_t g, c
     assert_true(it->leaf0 < it->leaf1 && it->leaf1 <= v->entries[it->entry].n_spans);
     for (uint64_t i = it->leaf0; i < it->leaf1; i++) {
         const rkvi_span *s = &v->spans[v->entries[it->entry].span0 + i];
-        const uint64_t base = v->entries[it->entry].base0 + s->tile;
-        assert_true(v->bases[base] != 0);
-        assert_true(tile_launch[base] == UINT32_MAX || tile_launch[base] == g);
+        assert_true(v->bases[s->tile] != 0);
+        assert_true(tile_launch[s->tile] == UINT32_MAX || tile_launch[s->tile] == g);
     }
 }
 
-static void run_decode(const site_view *v, const rkvi_item *it, bool *const *done)
+static uint32_t item_row(const rkvi_item *it, uint32_t r)
 {
-    const uint32_t e = it->entry;
+    const uint32_t *map = w.plan.is_mapped ? table(w.plan.row_map_off) : NULL;
+    return map ? map[it->row + r] : w.batch.entries[it->entry].row0 + it->row + r;
+}
+
+/* An entry's leaves are the item's, and its rows come all together. */
+static void run_entry(const site_view *v, const rkvi_item *it, uint32_t e, const node *n, bool *done)
+{
+    const rkvi_span *spans = &v->spans[v->entries[it->entry].span0];
     assert_false(w.batch.entries[e].is_prefill);
-    assert_int_equal(it->row, 0);
-    assert_int_equal(it->n_rows, w.batch.entries[e].n_rows);
-    node *n = new_node(v, e);
-    n->first = it->leaf0;
-    n->end = it->leaf1;
     for (uint64_t i = it->leaf0; i < it->leaf1; i++) {
-        assert_false(done[e][i]);
-        done[e][i] = n->has[i] = true;
+        assert_memory_equal(&w.own[e][i], &spans[i], sizeof *spans);
+        assert_false(done[i]);
+        done[i] = true;
     }
     assert_true(is_node(v, e, it->leaf0, it->leaf1, n->has));
-    put_node(it->slot, e, it->n_rows, it->leaf0);
+}
+
+static uint64_t n_mapped;
+
+static void run_decode(const site_view *v, const rkvi_item *it, bool *const *done)
+{
+    node *n = new_node();
+    n->first = it->leaf0;
+    n->end = it->leaf1;
+    for (uint64_t i = it->leaf0; i < it->leaf1; i++)
+        n->has[i] = true;
+    for (uint32_t r = 0; r < it->n_rows; r++) {
+        const uint32_t row = item_row(it, r), e = entry_of[row], row0 = w.batch.entries[e].row0;
+        if (row == row0)
+            run_entry(v, it, e, n, done[e]);
+        else
+            assert_true(r > 0 && item_row(it, r - 1) == row - 1);
+        assert_true(row - row0 + (it->n_rows - r) >= w.batch.entries[e].n_rows);
+        put_row(it->slot + r, row, it->leaf0);
+        n_mapped += e != it->entry;
+    }
 }
 
 /* Progress of one block of prefill rows. */
@@ -464,20 +572,20 @@ static void run_prefill(const site_view *v, const rkvi_item *it, uint32_t g, blo
     *b = (block){.next = it->leaf1, .launch = g, .begun = true};
 }
 
-/* Reads of all merges of a launch come with its writes: they are parallel. */
-static void take_node(const site_view *v, const rkvi_merge_item *m, const rkvi_node *nd, node *into)
+/* Reads of all merges of a launch come with its writes: they are parallel.
+ * Row r of the merge is row `rows[r]` of the step. */
+static void take_node(const rkvi_merge_item *m, const rkvi_node *nd, const uint32_t *rows, node *into)
 {
-    const slot *s = &slots[nd->slot];
-    const node *from = &nodes[s->node];
+    const node *from = &nodes[slots[nd->slot].node];
     for (uint32_t r = 0; r < m->n_rows; r++) {
-        slot *p = &slots[nd->slot + r];
-        assert_true(p->live && p->entry == m->entry && p->row == r && p->leaf0 == nd->leaf0);
-        assert_int_equal(p->node, s->node);
+        const slot *p = &slots[nd->slot + r];
+        assert_true(p->live && p->row == rows[r] && p->leaf0 == nd->leaf0);
+        assert_int_equal(p->node, slots[nd->slot].node);
     }
     assert_true(into->first == UINT64_MAX || nd->leaf0 >= into->end);
     into->first = into->first == UINT64_MAX ? nd->leaf0 : into->first;
     into->end = from->end;
-    for (uint64_t i = 0; i < v->entries[m->entry].n_spans; i++)
+    for (uint64_t i = 0; i < most_leaves; i++)
         into->has[i] = into->has[i] || from->has[i];
 }
 
@@ -489,28 +597,38 @@ static void kill(uint64_t at, uint32_t n)
 
 static void run_merges(const site_view *v, const rkvi_plan_launch *l)
 {
+    uint32_t *rows = calloc(w.cfg.max_rows, sizeof *rows);
     for (uint64_t i = l->merge0; i < l->merge0 + l->n_merge; i++) {
         const rkvi_merge_item *m = &v->merges[i];
-        node *into = new_node(v, m->entry);
+        node *into = new_node();
         const uint64_t index = n_nodes - 1;
-        assert_int_equal(m->row, 0);
-        assert_int_equal(m->n_rows, w.batch.entries[m->entry].n_rows);
-        assert_true(m->n_nodes > 0 && m->dst != RKVI_TO_OUT);
+        assert_true(m->n_nodes > 0 && m->dst != RKVI_TO_OUT && m->n_rows <= w.cfg.max_rows);
+        for (uint32_t r = 0; r < m->n_rows; r++)
+            rows[r] = slots[v->nodes[m->node0].slot + r].row;
         for (uint32_t k = 0; k < m->n_nodes; k++)
-            take_node(v, m, &v->nodes[m->node0 + k], into);
-        assert_true(is_node(v, m->entry, nodes[index].first, nodes[index].end, nodes[index].has));
-        put_node(m->dst, m->entry, m->n_rows, nodes[index].first);
+            take_node(m, &v->nodes[m->node0 + k], rows, into);
+        for (uint32_t r = 0; r < m->n_rows; r++) {
+            const uint32_t e = entry_of[rows[r]];
+            if (r == 0 || e != entry_of[rows[r - 1]])
+                assert_true(is_node(v, e, nodes[index].first, nodes[index].end, nodes[index].has));
+            put_row(m->dst + r, rows[r], nodes[index].first);
+        }
     }
     for (uint64_t i = l->merge0; i < l->merge0 + l->n_merge; i++)
         for (uint32_t k = 0; k < v->merges[i].n_nodes; k++)
             kill(v->nodes[v->merges[i].node0 + k].slot, v->merges[i].n_rows);
+    free(rows);
 }
 
 static void check_decode_output(const site_view *v, const rkvi_merge_item *m)
 {
-    node *all = new_node(v, m->entry);
+    uint32_t rows[RKV_DECODE_ROWS_MAX];
+    node *all = new_node();
+    assert_true(m->row == 0 && m->n_rows == w.batch.entries[m->entry].n_rows);
+    for (uint32_t r = 0; r < m->n_rows; r++)
+        rows[r] = w.batch.entries[m->entry].row0 + r;
     for (uint32_t k = 0; k < m->n_nodes; k++)
-        take_node(v, m, &v->nodes[m->node0 + k], all);
+        take_node(m, &v->nodes[m->node0 + k], rows, all);
     for (uint64_t i = 0; i < v->entries[m->entry].n_spans; i++)
         if (any_row_sees(v, m->entry, i))
             assert_true(all->has[i]);
@@ -552,13 +670,34 @@ static void check_output(const site_view *v, block *const *blocks)
     free(rows);
 }
 
+/* Leaves of every entry, by the sequence alone. */
+static void make_own(uint32_t layer)
+{
+    const uint32_t leaf = w.cfg.leaf_cells[w.cfg.layers[layer].leaf_class];
+    w.own = calloc(w.batch.n_entries, sizeof *w.own);
+    for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+        const uint64_t n = rkvi_seq_n_leaves(seq_of(e), leaf);
+        w.own[e] = calloc(n + 1, sizeof **w.own);
+        rkvi_seq_spans(seq_of(e), leaf, 0, w.own[e]);
+        for (uint64_t i = 0; i < n; i++)
+            w.own[e][i].tile = base_of(e, w.own[e][i].tile);
+    }
+}
+
 static void check_site(const site_view *v)
 {
     uint32_t *tile_launch = calloc(w.plan.n_bases + 1, sizeof *tile_launch);
     bool **done = calloc(w.batch.n_entries, sizeof *done);
     block **blocks = calloc(w.batch.n_entries, sizeof *blocks);
     slots = calloc(w.cfg.partial_slots, sizeof *slots);
+    entry_of = calloc(w.batch.n_rows, sizeof *entry_of);
+    make_own(v->layer);
+    most_leaves = 0;
     for (uint32_t e = 0; e < w.batch.n_entries; e++) {
+        const rkvi_batch_entry *be = &w.batch.entries[e];
+        for (uint32_t r = 0; r < be->n_rows; r++)
+            entry_of[be->row0 + r] = e;
+        most_leaves = v->entries[e].n_spans > most_leaves ? v->entries[e].n_spans : most_leaves;
         done[e] = calloc(v->entries[e].n_spans + 1, 1);
         blocks[e] = calloc(w.batch.entries[e].n_rows / RKVI_PREFILL_ROWS + 1, sizeof **blocks);
     }
@@ -580,7 +719,10 @@ static void check_site(const site_view *v)
     for (uint32_t e = 0; e < w.batch.n_entries; e++) {
         free(done[e]);
         free(blocks[e]);
+        free(w.own[e]);
     }
+    free(w.own);
+    free(entry_of);
     for (uint64_t i = 0; i < n_nodes; i++)
         free(nodes[i].has);
     n_nodes = 0;
@@ -595,38 +737,48 @@ static void check_cells(void)
 {
     const rkvi_new_cell *c = table(w.plan.cells_off);
     const uint64_t *open = table(w.plan.open_off);
-    uint64_t n = 0, n_open = 0, base = 0;
+    uint64_t n = 0, n_open = 0;
     for (uint32_t e = 0; e < w.batch.n_entries; e++) {
-        const uint32_t n_new = w.batch.entries[e].n_new, t = w.cfg.tile_cells;
-        const uint64_t old = seq_of(e)->n_cells - n_new;
-        for (uint64_t i = old; i < old + n_new; i++, n++) {
-            assert_int_equal(c[n].base, base + i / t);
-            assert_int_equal(c[n].cell, i % t);
-            assert_int_equal(c[n].row, n);
+        const rkvi_seq *s = seq_of(e);
+        const uint32_t n_new = w.batch.entries[e].n_new, fill = rkvi_seq_last_fill(s);
+        uint32_t cell = fill, t = s->n_tiles; /* backwards from the end */
+        for (uint32_t i = n_new; i-- > 0; cell--) {
+            if (i == n_new - 1 || cell == 0)
+                t--;
+            cell = cell ? cell : w.cfg.tile_cells;
+            assert_int_equal(c[n + i].base, base_of(e, t));
+            assert_int_equal(c[n + i].cell, cell - 1);
+            assert_int_equal(c[n + i].row, n + i);
         }
-        const uint64_t end = old + n_new;
-        if (n_new && end % t && old <= end / t * t)
-            assert_int_equal(open[n_open++], base + end / t);
-        base += seq_of(e)->n_tiles;
+        n += n_new;
+        if (n_new && fill < w.cfg.tile_cells && fill <= n_new)
+            assert_int_equal(open[n_open++], base_of(e, s->n_tiles - 1));
     }
     assert_int_equal(w.plan.n_new_cells, n);
     assert_int_equal(w.plan.n_open, n_open);
 }
 
+/* Spans that an entry does not share are its own, behind those that it shares. */
 static void check_rows_and_entries(void)
 {
+    const rkvi_share *share = &w.plan.work->share;
     assert_memory_equal(table(w.plan.rows_off), w.batch.rows, w.batch.n_rows * sizeof(rkvi_row));
     for (uint32_t c = 0; c < w.cfg.n_leaf_classes; c++) {
         const rkvi_entry *en = table(w.plan.classes[c].entries_off);
         const rkvi_span *all = table(w.plan.classes[c].spans_off);
         for (uint32_t e = 0; e < w.batch.n_entries; e++) {
-            const uint64_t n = rkvi_seq_n_leaves(seq_of(e), w.cfg.leaf_cells[c]);
+            const uint64_t n = rkvi_seq_n_leaves(seq_of(e), w.cfg.leaf_cells[c]), skip = share->shared_leaves[c][e];
             rkvi_span *spans = calloc(n + 1, sizeof *spans);
-            rkvi_seq_spans(seq_of(e), w.cfg.leaf_cells[c], spans);
+            rkvi_seq_spans(seq_of(e), w.cfg.leaf_cells[c], 0, spans);
+            assert_int_equal(rkvi_seq_spans(seq_of(e), w.cfg.leaf_cells[c], skip, spans + skip), n - skip);
             assert_int_equal(en[e].n_spans, n);
             assert_int_equal(en[e].row0, w.batch.entries[e].row0);
             assert_int_equal(en[e].n_rows, w.batch.entries[e].n_rows);
-            assert_memory_equal(all + en[e].span0, spans, n * sizeof *spans);
+            assert_true(skip == 0 || w.shares);
+            for (uint64_t i = skip; i < n; i++) {
+                spans[i].tile = base_of(e, spans[i].tile);
+                assert_memory_equal(&all[en[e].span0 + i], &spans[i], sizeof *spans);
+            }
             free(spans);
         }
     }
@@ -654,22 +806,31 @@ static void test_random(void **state)
 {
     (void)state;
     start_random();
-    uint64_t launches = 0, compactions = 0, sites = 0;
+    uint64_t launches = 0, compactions = 0, sites = 0, refused = 0, shared = 0, repeats = 0;
     for (uint32_t round = 0; round < rounds(60, 60); round++) {
         make_world();
         fill_sequences();
         make_batch();
         if (w.batch.n_entries) {
             make_residency();
-            make_plan(one_in(2) ? between(1, 8) : between(8, 300));
-            check_all();
-            count(&sites, &launches, &compactions);
+            shared += w.shares;
+            if (make_plan(one_in(2) ? between(1, 8) : between(8, 300))) {
+                check_all();
+                count(&sites, &launches, &compactions);
+                repeats += w.plan.own_entries;
+            } else {
+                refused++;
+            }
         }
         free_world();
     }
     print_message("%llu sites, %llu launches, %llu compactions\n", (unsigned long long)sites,
                   (unsigned long long)launches, (unsigned long long)compactions);
+    print_message("%llu of %llu batches with shared tiles refused, %llu rows shared items, %llu own entries\n",
+                  (unsigned long long)refused, (unsigned long long)shared, (unsigned long long)n_mapped,
+                  (unsigned long long)repeats);
     assert_true(launches > sites && compactions > 0);
+    assert_true(n_mapped > 0 && repeats > 0 && refused * 4 < shared);
     free(nodes);
     nodes = NULL;
     nodes_room = 0;
@@ -778,7 +939,8 @@ static void test_predicted_list(void **state)
     w.view.step = 7;
     for (int predict = 0; predict < 2; predict++) {
         w.view.predict = predict;
-        const uint32_t n = rkvi_plan_list(&w.plan, &w.view, items);
+        uint32_t n;
+        ok(rkvi_plan_list(&w.plan, &w.view, items, &n));
         for (uint32_t i = 0, k = 0; i < N; i++)
             if (predict ? cases[i].then : cases[i].now) {
                 assert_true(2 * k < n);
@@ -816,7 +978,6 @@ static void test_items_a_launch(void **state)
         next_rows(&w.seqs[0], rows, 1024, 0);
         assert_true(append(&w.seqs[0], rows, 1024));
     }
-    w.n_old[0] = (uint32_t)w.seqs[0].n_cells;
     next_rows(&w.seqs[0], w.batch.rows, 1, 0);
     assert_true(append(&w.seqs[0], w.batch.rows, 1));
     w.batch.entries[w.batch.n_entries++] = (rkvi_batch_entry){.n_rows = 1, .n_new = 1};

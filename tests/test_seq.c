@@ -68,7 +68,7 @@ static bool ends_leaf(uint32_t i, uint32_t leaf)
 /* The spans by the definition: a leaf for each block of L cells that a run touches. */
 static void assert_spans(uint32_t leaf)
 {
-    const uint64_t n = rkvi_seq_spans(&m.seq, leaf, spans);
+    const uint64_t n = rkvi_seq_spans(&m.seq, leaf, 0, spans);
     uint64_t k = 0;
     assert_int_equal(n, rkvi_seq_n_leaves(&m.seq, leaf));
     for (uint32_t i = 0, first = 0; i < m.n; i++) {
@@ -107,7 +107,7 @@ static void append(uint32_t n, uint32_t gaps_one_in)
     rkvi_row rows[ROWS_MAX];
     uint32_t tiles[ROWS_MAX + 1], need_tiles, need_segments;
     const uint32_t old_tiles = m.seq.n_tiles, old_segments = m.seq.n_segments, leaf = m.tile_cells / 2;
-    const uint64_t old_leaves = rkvi_seq_spans(&m.seq, leaf, before);
+    const uint64_t old_leaves = rkvi_seq_spans(&m.seq, leaf, 0, before);
     make_rows(rows, n, gaps_one_in);
     rkvi_seq_need(&m.seq, rows, n, m.tile_cells, &need_tiles, &need_segments);
     for (uint32_t i = 0; i < need_tiles; i++)
@@ -121,7 +121,7 @@ static void append(uint32_t n, uint32_t gaps_one_in)
     assert_int_equal(m.seq.n_tiles, old_tiles + need_tiles);
     assert_int_equal(m.seq.n_segments, old_segments + need_segments);
     assert_same();
-    assert_true(rkvi_seq_spans(&m.seq, leaf, spans) >= old_leaves);
+    assert_true(rkvi_seq_spans(&m.seq, leaf, 0, spans) >= old_leaves);
     for (uint64_t i = 0; i < old_leaves; i++) {
         assert_int_equal(spans[i].pos, before[i].pos);
         assert_int_equal(spans[i].tile, before[i].tile);
@@ -209,7 +209,7 @@ static void test_empty(void **state)
     assert_int_equal(rkvi_seq_last_fill(&s), 0);
     assert_int_equal(rkvi_seq_remove(&s, INT64_MIN, INT64_MAX), 0);
     assert_int_equal(rkvi_seq_n_leaves(&s, 16), 0);
-    assert_int_equal(rkvi_seq_spans(&s, 16, &none), 0);
+    assert_int_equal(rkvi_seq_spans(&s, 16, 0, &none), 0);
     rkvi_seq_need(&s, NULL, 0, 16, &t, &g);
     assert_int_equal(t + g, 0);
     rkvi_seq_free(&s);
@@ -227,9 +227,9 @@ static void test_wide(void **state)
     for (int64_t i = 0; i < 4096; i++)
         rkvi_seq_append(&s, &(rkvi_row){.pos = pos + i}, 1, 4096, &tile);
     assert_int_equal(s.n_segments, 1);
-    assert_int_equal(rkvi_seq_spans(&s, 4096, sp), 1);
+    assert_int_equal(rkvi_seq_spans(&s, 4096, 0, sp), 1);
     assert_int_equal(sp[0].count, 4096);
-    assert_int_equal(rkvi_seq_spans(&s, 64, sp), 64);
+    assert_int_equal(rkvi_seq_spans(&s, 64, 0, sp), 64);
     assert_int_equal(sp[63].first, 4032);
     assert_int_equal(sp[63].pos, pos + 4032);
     rkvi_seq_free(&s);

@@ -146,6 +146,80 @@ static void test_whole_cache(void **state)
     fx_close(&b);
 }
 
+static void record_removed(fx *w, uint32_t seq, uint64_t from, uint64_t to)
+{
+    fx_ok(rkv_sequence_remove(w->cache, seq, w->cells[seq][from].pos, w->cells[seq][to].pos), "remove");
+    memmove(w->cells[seq] + from, w->cells[seq] + to, (w->n_cells[seq] - to) * sizeof(fx_cell));
+    w->n_cells[seq] -= to - from;
+}
+
+/* Shared tiles are in the state once, and shared again after a load; sequences
+ * diverge within a tile, and lack cells in the middle. */
+static void test_shared_tiles(void **state)
+{
+    (void)state;
+    for (uint32_t run = 0; run < 4; run++) {
+        fx a, b;
+        fx_bytes one, all;
+        const fx_model m = fx_state_model(run, FX_CHECK, run), n = fx_state_model(3 - run, FX_CHECK, run + 7);
+        fx_open(&a, &m);
+        fx_open(&b, &n);
+        fx_append(&a, 0, 75, RKV_REGIME_PREFILL, 1000);
+        fx_save(&a, RKV_STATE_ALL, &one);
+        fx_ok(rkv_sequence_fork(a.cache, 1, 0), "fork");
+        fx_copy_record(&a, 1, &a, 0);
+        fx_save(&a, RKV_STATE_ALL, &all);
+        assert_true(all.n > one.n && all.n < one.n + 300); /* a description more, no cells */
+        fx_bytes_free(&one);
+        fx_bytes_free(&all);
+        fx_append(&a, 0, 3, RKV_REGIME_DECODE, 2000); /* in the shared tile */
+        fx_append(&a, 1, 9, RKV_REGIME_DECODE, 3000); /* in its copy, and on */
+        record_removed(&a, 1, 20, 29);
+        fx_save(&a, RKV_STATE_ALL, &all);
+        fx_ok(fx_load(&b, RKV_STATE_ALL, &all, true), "load");
+        assert_int_equal(fx_stats(&b).shared_tiles, fx_stats(&a).shared_tiles);
+        assert_true(fx_stats(&b).shared_tiles > 0);
+        for (uint32_t s = 0; s < 3; s++)
+            fx_copy_record(&b, s, &a, s);
+        fx_save(&b, RKV_STATE_ALL, &one);
+        assert_int_equal(one.n, all.n);
+        assert_memory_equal(one.at, all.at, one.n);
+        second_half(&a, &b, 1, 1);
+        fx_compare_fresh(&b, 0, 2);
+        second_half(&a, &b, 0, 0);
+        fx_check_empty(&a);
+        fx_check_empty(&b);
+        fx_bytes_free(&one);
+        fx_bytes_free(&all);
+        fx_close(&a);
+        fx_close(&b);
+    }
+}
+
+/* A sequence's own state has nothing of those that share its tiles. */
+static void test_nothing_of_others(void **state)
+{
+    (void)state;
+    fx a, b;
+    fx_bytes x, y;
+    const fx_model m = fx_state_model(3, FX_CHECK, 9);
+    fx_open(&a, &m);
+    fx_open(&b, &m);
+    fx_append(&a, 0, 40, RKV_REGIME_PREFILL, 1000);
+    fx_append(&b, 0, 40, RKV_REGIME_PREFILL, 1000);
+    fx_ok(rkv_sequence_fork(a.cache, 1, 0), "fork");
+    fx_copy_record(&a, 1, &a, 0);
+    fx_append(&a, 0, 5, RKV_REGIME_DECODE, 2000); /* cells of the tile that 1 does not see */
+    fx_save(&a, 1, &x);
+    fx_save(&b, 0, &y);
+    assert_int_equal(x.n, y.n);
+    assert_memory_equal(x.at, y.at, x.n);
+    fx_bytes_free(&x);
+    fx_bytes_free(&y);
+    fx_close(&a);
+    fx_close(&b);
+}
+
 static void test_positions_with_gaps(void **state)
 {
     (void)state;
@@ -414,6 +488,8 @@ int main(void)
         cmocka_unit_test(test_continues_with_the_same_bits),
         cmocka_unit_test(test_same_bytes_from_any_residency),
         cmocka_unit_test(test_whole_cache),
+        cmocka_unit_test(test_shared_tiles),
+        cmocka_unit_test(test_nothing_of_others),
         cmocka_unit_test(test_positions_with_gaps),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_calls),

@@ -18,15 +18,16 @@ OPS = ["ops"]
 STORES = ["arena", "pool"]
 EXECUTORS = ["device_host", "device_sim", "device_check", "device_cuda"]
 TABLE = {
-    "api": ["step", "cache", "estimate", "state", "cells", "plan", "ring", "seq", "tile", *STORES, "device", *EXECUTORS,
+    "api": ["step", "cache", "estimate", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *EXECUTORS,
             "settings", *VALUES, *OPS],
-    "step": ["timeline", "cache", "state", "cells", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
+    "step": ["timeline", "cache", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "estimate": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "cache": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     # Pure: no device, and so no memory that belongs to one.
     "plan": ["ring", "seq", "tile", *VALUES, *OPS],
     # Pure as well: cells as others write them; what a saved state says.
     "cells": OPS,
+    "profile": [*VALUES, *OPS],
     "state": ["seq", "tile", "pool", *VALUES, *OPS],
     "ring": [],
     "seq": ["tile", *VALUES, *OPS],
@@ -49,6 +50,8 @@ TABLE = {
     "attend": ["rkvk", "ops_cuda", "ops"],
     "ops_store": ["rkvk", "ops_cuda", "ops"],
     "ops_merge": ["rkvk", "ops_cuda", "ops"],
+    "ops_rotate": ["rkvk", "ops_cuda", "ops"],
+    "ops_tree": ["rkvk", "ops_cuda", "ops"],
     "rkvk": ["ops_cuda", "ops"],
     "ops_cuda": ["ops"],
     "geometry": ["diag", "build"],
@@ -60,7 +63,7 @@ TABLE = {
 NEVER = {"plan": {"device", *EXECUTORS}, "state": {"device", *EXECUTORS}}
 # Public headers that each part may use: types everywhere, the API itself where it is carried out.
 PUBLIC_EVERYWHERE = {"version.h", "types.h"}
-PUBLIC_WHOLE_API = {"api", "cells", "step", "cache", "estimate", "arena", "config", "diag"}
+PUBLIC_WHOLE_API = {"api", "cells", "profile", "step", "cache", "estimate", "arena", "config", "diag"}
 # System headers that only one part may use.
 SYSTEM_ONLY_IN = {"numa.h": {"arena"}, "numaif.h": {"arena"}, "cuda_runtime.h": {"rkvk"},
                   "cuda_runtime_api.h": {"device_cuda"}, "cuda.h": {"device_cuda"}, "xxhash.h": {"state"}}

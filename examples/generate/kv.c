@@ -209,6 +209,11 @@ struct attention kv_attention(struct kv *kv)
     return (struct attention){kv, begin, attend, end};
 }
 
+rkv_cache *kv_cache(struct kv *kv)
+{
+    return kv->cache;
+}
+
 int kv_stats(const struct kv *kv, rkv_cache_stats *out_stats, struct gen_error *err)
 {
     *out_stats = (rkv_cache_stats){.struct_size = sizeof *out_stats};

@@ -35,6 +35,7 @@ struct kv *kv_create(const struct model_shape *shape, const struct kv_settings *
                      struct gen_error *err);
 void kv_destroy(struct kv *kv);
 struct attention kv_attention(struct kv *kv);
+rkv_cache *kv_cache(struct kv *kv);
 /* Time in the library's calls for steps so far; on the host with waiting for their results, which a
  * GPU runs later. */
 uint64_t kv_spent_ns(const struct kv *kv);

@@ -36,6 +36,7 @@ enum option_id {
     ID_COMPARE,
     ID_LOGITS_HASH,
     ID_DUMP_LOGITS,
+    ID_PROFILE,
     ID_QUIET,
     ID_HELP
 };
@@ -82,6 +83,7 @@ static const struct {
      "that all logits have the same bits, and print a table"},
     {ID_LOGITS_HASH, "logits-hash", NULL, "print a hash over the logits of all steps"},
     {ID_DUMP_LOGITS, "dump-logits", "FILE", "write the logits of all positions (layout: dump.h)"},
+    {ID_PROFILE, "profile", NULL, "at the end, print where the generated tokens' attention looked"},
     {ID_QUIET, "quiet", NULL, "no progress"},
     {ID_HELP, "help", NULL, "this text"},
 };
@@ -246,6 +248,7 @@ static int apply(struct options *o, enum option_id id, const char *name, const c
     case ID_LOGITS_HASH: o->logits_hash = true; return 0;
     case ID_WHICH_DEVICE: o->which_device = true; return 0;
     case ID_DUMP_LOGITS: o->dump_path = text; return 0;
+    case ID_PROFILE: o->profile = true; return 0;
     case ID_QUIET: o->quiet = true; return 0;
     case ID_HELP: o->help = true; return 0;
     case ID_MAX_PROMPT: return read_count(name, text, 1, &o->max_prompt_tokens, err);
@@ -279,6 +282,8 @@ static int check_together(const struct options *o, struct gen_error *err)
         return gen_fail(err, "--chunk %zu: at most 4096.", o->chunk);
     if (o->naive && o->compare)
         return gen_fail(err, "--compare compares modes of the library: not with --attention naive.");
+    if (o->profile && (o->naive || o->compare))
+        return gen_fail(err, "--profile is for a single run of the library's attention.");
     if (o->naive && o->device == DEVICE_CUDA)
         return gen_fail(err, "--attention naive runs on the host: not with --device cuda.");
     if (o->link_given && o->device == DEVICE_CUDA)

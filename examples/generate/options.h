@@ -43,6 +43,7 @@ struct options {
     bool compare;
     bool logits_hash;
     bool ignore_eos;
+    bool profile; /* say where attention looked */
     bool quiet;
     bool which_device; /* say which one it is, and end */
     bool help;

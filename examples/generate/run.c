@@ -9,6 +9,7 @@
 #include "naive.h"
 #include "sample.h"
 #include "stopwatch.h"
+#include "where.h"
 
 struct run {
     struct engine *engine;
@@ -192,10 +193,15 @@ static int run_steps(struct run *r)
         return -1;
     if (r->settings->prints && r->engine->progress.is_terminal)
         fputc('\n', stderr);
+    const bool profiles = r->engine->options->profile;
+    if (profiles && where_start(kv_cache(r->kv), r->err) != 0)
+        return -1;
     if (decode(r, logits) != 0)
         return -1;
     if (r->kv == NULL)
         return 0;
+    if (profiles && where_print(kv_cache(r->kv), r->engine->positions, stderr, r->err) != 0)
+        return -1;
     struct run_result *result = r->result;
     if (kv_stats(r->kv, &result->stats, r->err) != 0 || kv_info(r->kv, &result->info, r->err) != 0)
         return -1;

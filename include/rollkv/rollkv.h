@@ -142,6 +142,22 @@ RKV_API rkv_status rkv_device_info_get(int32_t device, rkv_device_info *out_info
 /* Where V comes from.  Only the first is built; the others are refused. */
 enum { RKV_V_OWN = 0, RKV_V_K_PREFIX = 1, RKV_V_NONE = 2 };
 
+/* A rotary embedding: element x of pair p at position n is turned by the angle
+ * n * frequencies[p] (scaled frequencies come in as they are; a scaling's
+ * magnitude is the engine's, in q and k).  Elements of no pair are left alone. */
+typedef struct rkv_rope_params {
+    const float *frequencies; /* radians per position, one per pair; NULL: not given */
+    uint32_t n_frequencies;   /* rotary dims / 2; at most head_dim_k / 2 */
+    uint32_t pairing;         /* 0: element i with i + n (halves), 1: 2i with 2i + 1 */
+} rkv_rope_params;
+
+/* What K went through before it is stored: whether positions can be shifted. */
+enum {
+    RKV_K_ROTATED = 0, /* rotated by the frequencies, last of all */
+    RKV_K_PLAIN = 1,   /* holds no position (a layer without an embedding): any shift is right */
+    RKV_K_OTHER = 2    /* transformed after it was rotated, or another embedding: no shift */
+};
+
 /* One stored K and V. */
 typedef struct rkv_kv_layer_params {
     uint32_t struct_size;
@@ -152,6 +168,9 @@ typedef struct rkv_kv_layer_params {
     uint32_t v_source;       /* RKV_V_OWN */
     float k_scale, v_scale;  /* fp8: value = stored * scale; 0: 1 */
     uint64_t resident_cells; /* the window's budget, over all sequences, rounded up to whole tiles */
+    uint32_t k_form;         /* RKV_K_ */
+    uint32_t reserved;
+    rkv_rope_params rope;    /* where it is not the cache's (a sliding layer with a base of its own) */
 } rkv_kv_layer_params;
 #define RKV_KV_LAYER_PARAMS_INIT {.struct_size = sizeof(rkv_kv_layer_params)}
 
@@ -182,13 +201,6 @@ typedef struct rkv_allocator {
  * working thread with done <= total, the last time with done == total. */
 typedef void (*rkv_progress_fn)(void *user, const char *what, uint64_t done_bytes, uint64_t total_bytes);
 
-/* The model's rotary embedding.  Kept for shifting; nothing reads it yet. */
-typedef struct rkv_rope_params {
-    const float *frequencies; /* radians per position, one per pair; NULL: not given */
-    uint32_t n_frequencies;   /* rotary dims / 2 */
-    uint32_t pairing;         /* 0: element i with i + n (halves), 1: 2i with 2i + 1 */
-} rkv_rope_params;
-
 /* The host executor: what runs where there is no GPU.  Its device memory is
  * ordinary memory, its link a copy with a settable speed. */
 typedef struct rkv_host_params {
@@ -213,6 +225,7 @@ enum {
 };
 enum { RKV_NUMA_DEVICE = 0, RKV_NUMA_OFF = -1 }; /* else: node + 1 */
 #define RKV_DRAFT_NONE 0xffffffffu               /* draft_rows: no lag */
+#define RKV_TURNS_NONE 0xffffffffu               /* max_turns: positions are never shifted */
 
 typedef struct rkv_cache_params {
     uint32_t struct_size;
@@ -240,10 +253,14 @@ typedef struct rkv_cache_params {
     uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
     uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the executor's */
     rkv_allocator device_allocator;
-    rkv_rope_params rope;
+    rkv_rope_params rope;                /* for shifting alone: q and k come rotated */
     rkv_host_params host;                /* RKV_DEVICE_HOST only */
     rkv_progress_fn progress;
     void *progress_user;
+    uint32_t max_turns;                  /* most stretches of a sequence that were shifted, each by a delta of its
+                                          * own; 0: 8; at most 255; RKV_TURNS_NONE.  The device holds q so often:
+                                          * max_turns * max_rows * n_q_heads * head_dim_k * 4 bytes */
+    uint32_t reserved;
 } rkv_cache_params;
 #define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}
 
@@ -318,7 +335,7 @@ typedef struct rkv_cache_info {
     uint64_t step_ns;              /* the hint; 0: none */
     uint32_t n_workers;            /* multiprocessors, or the host executor's threads */
     uint32_t n_rope_frequencies, rope_pairing;
-    uint32_t reserved;
+    uint32_t max_turns;            /* 0: positions can't be shifted */
     uint64_t host_link_bytes_per_s, host_copy_cost_ns, host_copy_latency_ns; /* host executor */
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
@@ -403,6 +420,9 @@ typedef struct rkv_sequence_state {
     uint64_t n_cells;
     int64_t pos_begin, pos_end; /* [first position, last position + 1); 0, 0 when empty */
     uint64_t n_segments;        /* runs of cells: more than tiles where cells were cut out */
+    uint32_t n_tree_cells;      /* of a token tree that waits for rkv_sequence_accept; they count
+                                 * nowhere else but in n_tiles */
+    uint32_t reserved;
 } rkv_sequence_state;
 /* With a step open, that step's cells count (abort takes them back).
  * Errors: RKV_E_SEQUENCE, RKV_E_ARGUMENT. */
@@ -426,9 +446,11 @@ RKV_API rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence);
  * continued by the next append, wherever it lies.  Cells cut out of the middle
  * stay in their tile, as dead cells (see the stats), until the tile goes with
  * the last cell that a sequence has of it.  A range that holds no cell is
- * legal, and removes nothing.  Never fails for want of memory.
+ * legal, and removes nothing.  Takes no memory but room for one more segment,
+ * which is there ahead of need.
  * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to,
- * to > RKV_POS_END). */
+ * to > RKV_POS_END), RKV_E_HOST_MEMORY (a cut in the middle alone, and only
+ * after the machine refused a few bytes twice; nothing changed). */
 RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
 
 /* dst goes on with the cells that src has at positions [from, to), which keep
@@ -447,6 +469,30 @@ RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src);
 
+/* Shifts the cells at positions [from, to) by delta (either sign), in place: no
+ * K is touched and nothing is copied, wherever the cells lie.  A rotary embedding
+ * depends on differences of positions, so a step rotates the query back by the
+ * delta instead, once for each delta among the cells of a sequence.  So the
+ * frequencies must be known (rkv_cache_params.rope, or the KV layer's).  The
+ * classic context shift, which keeps n cells and drops the next d:
+ *
+ *   rkv_sequence_remove(cache, s, n, n + d);
+ *   rkv_sequence_shift(cache, s, n + d, RKV_POS_END, -d);
+ *
+ * Cells that are appended afterwards are stored as they come, at turn 0.
+ * Dividing positions (self-extend) is not offered: it is no shift.
+ *
+ * can_shift answers whether the shift would succeed, changing nothing.  A range
+ * that holds no cell and a delta of 0 are legal, and change nothing.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open), RKV_E_ARGUMENT (the range;
+ * a position would be negative, 2^62 or more, or not between those of the cells
+ * around it), RKV_E_UNSUPPORTED (frequencies not given, K of another form,
+ * RKV_TURNS_NONE), RKV_E_CAPACITY (more stretches of shifted cells than
+ * max_turns; too many separate runs of positions), RKV_E_HOST_MEMORY. */
+RKV_API rkv_status rkv_sequence_shift(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+RKV_API rkv_status rkv_sequence_can_shift(const rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to,
+                                          int64_t delta);
+
 /* --------------------------------------------------------------------- step */
 
 enum { RKV_REGIME_AUTO = 0, RKV_REGIME_DECODE = 1, RKV_REGIME_PREFILL = 2 };
@@ -464,13 +510,31 @@ typedef struct rkv_batch_entry {
     uint32_t n_new_cells;         /* 0 (query only) or n_rows: row i is new cell i */
     uint32_t regime;
     uint32_t reserved;
-    const int64_t *positions;     /* one per row, strictly increasing; NULL: the next ones
+    const int64_t *positions;     /* one per row, strictly increasing (but in a token tree);
+                                   * NULL: the next ones
                                    * (query only: those of its last n_rows cells; to
                                    * be given where the positions have gaps) */
     const rkv_pos_range *visible; /* one per row, cuts the mask; NULL: all */
-    const uint64_t *tree_mask;    /* reserved for token trees: must be NULL */
+    const uint64_t *tree_mask;    /* NULL, or one per row: the new cells are a token tree, below */
 } rkv_batch_entry;
 #define RKV_BATCH_ENTRY_INIT {.struct_size = sizeof(rkv_batch_entry)}
+
+/* Token trees.  An entry with a tree_mask verifies several continuations at
+ * once.  Row i is new cell i; it sees the sequence as any row does, and of the
+ * step's own new cells exactly those whose bit j is set in tree_mask[i], as far
+ * as the site's mask and the row's visible range hold them (its own bit as well:
+ * mostly a row sees itself and its ancestors):
+ *
+ *        0: "the"           tree_mask  0: 0b00001   positions  n
+ *       /        \                     1: 0b00011              n + 1
+ *    1: "cat"   2: "dog"               2: 0b00101              n + 1
+ *      |           |                   3: 0b01011              n + 2
+ *    3: "sat"   4: "ran"               4: 0b10101              n + 2
+ *
+ * At most draft_rows and 64 rows; positions must be given, at or after the
+ * sequence's end, and may repeat.  The bits are those of such a step alone: they
+ * differ in rounding from decoding a path by itself.  After the step the
+ * sequence takes no other call but info, clear and rkv_sequence_accept. */
 
 typedef struct rkv_batch {
     uint32_t struct_size;
@@ -483,7 +547,8 @@ typedef struct rkv_batch {
  * the error that the first failing begin would give, with what is lacking:
  * RKV_E_CAPACITY (it counts tiles, and runs of positions that follow by one),
  * RKV_E_BATCH, RKV_E_SEQUENCE, RKV_E_UNSUPPORTED, RKV_E_ARGUMENT.  Memory of
- * the host and device calls are not tried.
+ * the host and device calls are not tried, nor the room for partials where
+ * sequences share tiles (many rows each, over a long shared tail).
  * Errors besides: RKV_E_STATE (a step is open), RKV_E_HOST_MEMORY. */
 RKV_API rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uint32_t n_batches);
 
@@ -616,6 +681,17 @@ RKV_API rkv_status rkv_graph_capture_end(rkv_cache *cache, void *stream, rkv_gra
  * eagerly.  RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY: it can only be aborted, as also
  * where the graph's launch itself fails. */
 RKV_API rkv_status rkv_step_replay(rkv_cache *cache, const rkv_graph *graph, void *stream);
+/* Keeps the cells cells[0] < cells[1] < .. of the token tree that the sequence's
+ * last step stored, at the positions that they had there, which must rise
+ * strictly; the others are gone.  n_cells 0 gives the whole tree up.  K and V of
+ * cells that are not at their place yet are moved on the device, queued on
+ * `stream` (not used where none is moved); what reads them later is ordered
+ * after that.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open; there is no tree),
+ * RKV_E_ARGUMENT (cells), RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY (host executor).
+ * A device call that fails halfway ends the cache: RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_accept(rkv_cache *cache, uint32_t sequence, const uint32_t *cells, uint32_t n_cells,
+                                       void *stream);
 
 #ifdef __cplusplus
 }

@@ -88,14 +88,19 @@ int rkvk_launch(uint32_t op, const void *args, uint64_t grid, void *stream)
     case RKVI_OP_PREFILL: return rkvk_launch_prefill(args, grid, stream);
     case RKVI_OP_MERGE: return rkvk_launch_merge(args, grid, stream);
     case RKVI_OP_PATCH: return rkvk_launch_patch(args, grid, stream);
+    case RKVI_OP_ROTATE: return rkvk_launch_rotate(args, grid, stream);
+    case RKVI_OP_TREE: return rkvk_launch_tree(args, grid, stream);
+    case RKVI_OP_MOVE: return rkvk_launch_move(args, grid, stream);
     default: return CUDA_INVALID_VALUE;
     }
 }
 
 int rkvk_prepare(void)
 {
-    const int e = rkvk_prepare_store();
-    return e ? e : rkvk_prepare_merge();
+    int e = rkvk_prepare_store();
+    e = e ? e : rkvk_prepare_merge();
+    e = e ? e : rkvk_prepare_rotate();
+    return e ? e : rkvk_prepare_tree();
 }
 
 int rkvk_prepare_geom(const rkvi_geom *g)

@@ -68,7 +68,7 @@ const char *rkvk_archs(void);
  * cudaErrorInvalidValue. */
 int rkvk_launch(uint32_t op, const void *args, uint64_t grid, void *stream);
 
-/* Loads what every cache needs (open, store, merge, delay); then, for one
+/* Loads what every cache needs (all but attention); then, for one
  * geometry, its attention. */
 int rkvk_prepare(void);
 int rkvk_prepare_geom(const rkvi_geom *g);
@@ -79,10 +79,15 @@ int rkvk_launch_patch(const rkvi_patch_args *a, uint64_t grid, void *stream);
 int rkvk_launch_decode(const rkvi_attend_args *a, uint64_t grid, void *stream);
 int rkvk_launch_prefill(const rkvi_attend_args *a, uint64_t grid, void *stream);
 int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream);
+int rkvk_launch_rotate(const rkvi_rotate_args *a, uint64_t grid, void *stream);
+int rkvk_launch_tree(const rkvi_tree_args *a, uint64_t grid, void *stream);
+int rkvk_launch_move(const rkvi_move_args *a, uint64_t grid, void *stream);
 /* One thread that spins until `ns` have passed. */
 int rkvk_launch_delay(int64_t ns, void *stream);
 int rkvk_prepare_store(void); /* open, store, delay */
 int rkvk_prepare_merge(void);
+int rkvk_prepare_rotate(void);
+int rkvk_prepare_tree(void); /* tree, move */
 
 #ifdef __cplusplus
 }

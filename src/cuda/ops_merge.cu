@@ -2,10 +2,10 @@
  *
  * ops_merge.cu: the nodes of a row to one node, or to the output.
  *
- * A warp keeps 32 x VEC elements of o of one row and query head, each lane VEC
- * of them, and m and l in every lane alike; it takes nodes one after another and
- * merges them with a stack, as their leaf numbers say (rkvk_tree_merges).  The
- * warps of a block are [group][slice of o].
+ * A warp keeps a slice of 32 x VEC elements of o of one row and query head, each
+ * lane VEC of them, and m and l in every lane alike; it takes nodes one after
+ * another and merges them with a stack, as their leaf numbers say
+ * (rkvk_tree_merges).  A block's warps are groups of the same slice.
  *
  * Many nodes of few rows are shared among the groups: those are the aligned
  * parts into which the top bits in which the row's leaf numbers differ cut the
@@ -19,6 +19,9 @@
  *
  * Few nodes of many rows (a prefill's states): each group has a row of its own.
  *
+ * The code is short on purpose: between two merges of a step other kernels stream
+ * gigabytes through the caches, so each instruction comes from memory again.
+ *
  * Blocks start while the kernel before ends: what they read of the step's
  * tables, which that kernel does not write, comes before rkvk_wait_before.
  *
@@ -31,21 +34,16 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#define MERGE_THREADS_MAX 512u
-#define GROUPS_MAX 8u
-#define SHARED_FLOATS 4096u /* the groups' roots: groups x dv at most */
+#define SPLIT_BITS 4u
+#define GROUPS (1u << SPLIT_BITS) /* warps of a block */
 /* Levels strictly fall along the stack, so it holds no more nodes than a row's
  * leaf numbers have bits: enough for 2^35 leaves. */
 #define STACK_DEPTH 36u
+#define STACK_NEAR 4u /* of them in shared memory: a group's nodes seldom need more */
 #define CHUNK 32u     /* nodes whose slots, m and l a warp's lanes load, one each */
+#define LOT 4u        /* nodes whose o a lane loads at once */
 #define ROWS_APART 4u /* blocks over the rows of an item */
 #define ALL_LANES 0xffffffffu
-
-/* Loads of o that a lane issues at once; two such lots are under way. */
-static __host__ __device__ constexpr uint32_t ahead(int vec)
-{
-    return 16u / (uint32_t)vec;
-}
 
 template <int VEC> struct value {
     float m, l, o[VEC];
@@ -64,56 +62,6 @@ static __device__ __forceinline__ value<VEC> merge(const value<VEC> &a, const va
     return v;
 }
 
-template <int VEC> static __device__ __forceinline__ value<VEC> empty_value(void)
-{
-    value<VEC> v;
-    v.m = rkvk_empty_m();
-    v.l = 0;
-#pragma unroll
-    for (int i = 0; i < VEC; i++)
-        v.o[i] = 0;
-    return v;
-}
-
-/* ------------------------------------------------------------------- stack */
-
-/* Pending nodes, the same in all lanes but for o.  Two neighbours a < b meet at
- * the level of the highest bit of a ^ b; levels fall along the stack, so the set
- * of their bits is its shape, and pushing a node first merges all levels below
- * the one at which it meets the node before it. */
-template <int VEC> struct stack {
-    uint64_t levels, last_leaf;
-    uint32_t n; /* below the top; the top is empty at first */
-    value<VEC> top, below[STACK_DEPTH];
-};
-
-template <int VEC> static __device__ __forceinline__ void merge_top(stack<VEC> &s, uint32_t n)
-{
-#pragma unroll 1
-    for (; n > 0; n--)
-        s.top = merge(s.below[--s.n], s.top);
-}
-
-template <int VEC> static __device__ __forceinline__ void push(stack<VEC> &s, uint64_t leaf, const value<VEC> &v)
-{
-    if (v.m == rkvk_empty_m())
-        return;
-    if (s.top.m != rkvk_empty_m()) {
-        const uint64_t bit = 0x8000000000000000ull >> __clzll((long long)(leaf ^ s.last_leaf));
-        merge_top(s, (uint32_t)__popcll(s.levels & (bit - 1)));
-        s.levels = (s.levels & ~(bit - 1)) | bit;
-        s.below[s.n++] = s.top;
-    }
-    s.top = v;
-    s.last_leaf = leaf;
-}
-
-/* ------------------------------------------------------------------- loads */
-
-template <int VEC> struct lot {
-    float o[ahead(VEC)][VEC];
-};
-
 static __device__ __forceinline__ void load_vec(float (&o)[4], const float *p)
 {
     const float4 v = *reinterpret_cast<const float4 *>(p);
@@ -126,94 +74,175 @@ static __device__ __forceinline__ void load_vec(float (&o)[2], const float *p)
     o[0] = v.x, o[1] = v.y;
 }
 
-/* What a warp reduces: one row and head, elements from x on; this lane's are
- * x .. x + VEC - 1 where is_inside. */
-typedef struct place {
-    const float *row; /* slot 0's partial of this row */
-    uint64_t slot_floats;
-    uint32_t o_at, m_at, q_heads, lane;
-    bool is_inside;
-} place;
-
-/* o of the nodes that lanes [first, first + ahead) know. */
-template <int VEC>
-static __device__ __forceinline__ void load_lot(lot<VEC> &out, const place &p, uint64_t slot, uint32_t first,
-                                                uint32_t n)
+static __device__ __forceinline__ void store_vec(float *p, const float (&o)[4])
 {
-#pragma unroll
-    for (uint32_t i = 0; i < ahead(VEC); i++) {
-        const uint64_t at = __shfl_sync(ALL_LANES, slot, (int)((first + i) % CHUNK)) * p.slot_floats + p.o_at;
-        if (first + i < n && p.is_inside)
-            load_vec(out.o[i], p.row + at);
-        else
-#pragma unroll
-            for (int k = 0; k < VEC; k++)
-                out.o[i][k] = 0;
+    *reinterpret_cast<float4 *>(p) = make_float4(o[0], o[1], o[2], o[3]);
+}
+
+static __device__ __forceinline__ void store_vec(float *p, const float (&o)[2])
+{
+    *reinterpret_cast<float2 *>(p) = make_float2(o[0], o[1]);
+}
+
+/* ------------------------------------------------------------------- stack */
+
+/* A warp's: o of a lot that has arrived, each lane's own; the near end of its
+ * stack, whose first place holds the group's root at the end. */
+template <int VEC> struct __align__(16) room {
+    float lot[LOT][32 * VEC], o[STACK_NEAR][32 * VEC];
+    float2 ml[STACK_NEAR];
+};
+
+template <int VEC> static __device__ __forceinline__ void put_near(room<VEC> &at, uint32_t i, const value<VEC> &v)
+{
+    store_vec(&at.o[i][threadIdx.x * VEC], v.o);
+    if (threadIdx.x == 0)
+        at.ml[i] = make_float2(v.m, v.l);
+}
+
+template <int VEC> static __device__ __forceinline__ value<VEC> get_near(const room<VEC> &at, uint32_t i)
+{
+    value<VEC> v;
+    v.m = at.ml[i].x;
+    v.l = at.ml[i].y;
+    load_vec(v.o, &at.o[i][threadIdx.x * VEC]);
+    return v;
+}
+
+/* Pending nodes, the same in all lanes but for o.  Two neighbours a < b meet at
+ * the level of the highest bit of a ^ b; levels fall along the stack, so the set
+ * of their bits is its shape, and pushing a node first merges all levels below
+ * the one at which it meets the node before it. */
+template <int VEC> struct stack {
+    uint64_t levels;
+    uint32_t n; /* below the top; the top is empty at first */
+    value<VEC> top, far_end[STACK_DEPTH - STACK_NEAR];
+};
+
+template <int VEC> static __device__ __forceinline__ void merge_top(stack<VEC> &s, const room<VEC> &at, uint32_t n)
+{
+#pragma unroll 1
+    for (; n > 0; n--) {
+        s.n--;
+        s.top = merge(s.n < STACK_NEAR ? get_near(at, s.n) : s.far_end[s.n - STACK_NEAR], s.top);
     }
 }
 
+template <int VEC>
+static __device__ __forceinline__ void push(stack<VEC> &s, room<VEC> &at, uint32_t level, const value<VEC> &v)
+{
+    if (s.top.m != rkvk_empty_m()) {
+        const uint64_t bit = (uint64_t)1 << level;
+        merge_top(s, at, (uint32_t)__popcll(s.levels & (bit - 1)));
+        s.levels = (s.levels & ~(bit - 1)) | bit;
+        __syncwarp(); /* m and l are lane 0's to write */
+        if (s.n < STACK_NEAR)
+            put_near(at, s.n, s.top);
+        else
+            s.far_end[s.n - STACK_NEAR] = s.top;
+        s.n++;
+        __syncwarp();
+    }
+    s.top = v;
+}
+
+/* ------------------------------------------------------------------- nodes */
+
+/* What a warp reduces: one row and head, a slice of o. */
+typedef struct place {
+    const float *row; /* slot 0's partial of this row */
+    uint64_t slot_floats;
+    uint32_t o_at, m_at, q_heads; /* floats from a partial's begin: this lane's o, m */
+    bool is_inside;               /* of dv */
+} place;
+
 /* A chunk's nodes, one a lane: what does not come from the kernel before. */
-static __device__ __forceinline__ rkvi_node load_node(const rkvi_merge_args &a, uint64_t at, uint64_t to,
-                                                      uint32_t lane)
+static __device__ __forceinline__ rkvi_node load_node(const rkvi_merge_args &a, uint64_t at, uint64_t to)
 {
     rkvi_node node = {0, 0};
-    if (at + lane < to) {
-        const ulonglong2 both = *reinterpret_cast<const ulonglong2 *>(a.nodes + at + lane);
+    if (at + threadIdx.x < to) {
+        const ulonglong2 both = *reinterpret_cast<const ulonglong2 *>(a.nodes + at + threadIdx.x);
         node.leaf0 = both.x;
         node.slot = both.y;
     }
     return node;
 }
 
+/* The level at which each lane's node meets the live one before it. */
+static __device__ __forceinline__ uint32_t level_of(uint64_t leaf, uint32_t live, uint64_t &last_leaf)
+{
+    const uint32_t earlier = live & ((1u << threadIdx.x) - 1);
+    const uint64_t neighbour = __shfl_sync(ALL_LANES, leaf, earlier ? 31 - __clz((int)earlier) : 0);
+    const uint64_t differ = leaf ^ (earlier ? neighbour : last_leaf);
+    if (live)
+        last_leaf = __shfl_sync(ALL_LANES, leaf, 31 - __clz((int)live));
+    return 63u - (uint32_t)__clzll((long long)differ);
+}
+
+/* o of the nodes that lanes [first, first + LOT) know, as far as there are n.
+ * `from`: floats from p.row to each lane's partial. */
 template <int VEC>
-static __device__ __forceinline__ void push_lot(stack<VEC> &s, const lot<VEC> &lot, uint32_t first, uint32_t n,
-                                                uint64_t leaf, float m, float l)
+static __device__ __forceinline__ void load_lot(float (&o)[LOT][VEC], const place &p, uint64_t from, uint32_t first,
+                                                uint32_t n)
 {
 #pragma unroll
-    for (uint32_t i = 0; i < ahead(VEC); i++) {
-        if (first + i >= n)
-            break;
-        value<VEC> v;
-        const uint64_t at = __shfl_sync(ALL_LANES, leaf, (int)(first + i));
-        v.m = __shfl_sync(ALL_LANES, m, (int)(first + i));
-        v.l = __shfl_sync(ALL_LANES, l, (int)(first + i));
+    for (uint32_t i = 0; i < LOT; i++) {
+        const uint64_t at = __shfl_sync(ALL_LANES, from, (int)((first + i) % CHUNK)) + p.o_at;
 #pragma unroll
         for (int k = 0; k < VEC; k++)
-            v.o[k] = lot.o[i][k];
-        push(s, at, v);
+            o[i][k] = 0;
+        if (first + i < n && p.is_inside)
+            load_vec(o[i], p.row + at);
     }
 }
 
 /* Nodes [from, to) of one row; `node` is this lane's of the first chunk. */
 template <int VEC>
-static __device__ value<VEC> reduce(const rkvi_merge_args &a, const place &p, uint64_t from, uint64_t to,
-                                    rkvi_node node)
+static __device__ __forceinline__ value<VEC> reduce(const rkvi_merge_args &a, const place &p, uint64_t from,
+                                                    uint64_t to, rkvi_node node, room<VEC> &at)
 {
     stack<VEC> s;
-    s.levels = s.last_leaf = 0;
+    uint64_t last_leaf = 0;
+    s.levels = 0;
     s.n = 0;
-    s.top = empty_value<VEC>();
-    for (uint64_t at = from; at < to; at += CHUNK) {
-        const uint32_t n = to - at < CHUNK ? (uint32_t)(to - at) : CHUNK;
-        lot<VEC> even, odd;
-        float m = rkvk_empty_m(), l = 0;
-        if (at > from)
-            node = load_node(a, at, to, p.lane);
-        if (p.lane < n) {
-            const float *ml = p.row + node.slot * p.slot_floats + p.m_at;
-            m = ml[0];
-            l = ml[p.q_heads];
+    s.top.m = rkvk_empty_m();
+    s.top.l = 0;
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        s.top.o[k] = 0;
+#pragma unroll 1
+    for (uint64_t c = from; c < to; c += CHUNK) {
+        const uint32_t n = to - c < CHUNK ? (uint32_t)(to - c) : CHUNK;
+        float o[LOT][VEC], m = rkvk_empty_m(), l = 0;
+        if (c > from)
+            node = load_node(a, c, to);
+        const uint64_t partial = node.slot * p.slot_floats;
+        if (threadIdx.x < n) {
+            m = p.row[partial + p.m_at];
+            l = p.row[partial + p.m_at + p.q_heads];
         }
-        load_lot(even, p, node.slot, 0, n);
-        load_lot(odd, p, node.slot, ahead(VEC), n);
-        for (uint32_t i = 0; i < n; i += 2 * ahead(VEC)) {
-            push_lot(s, even, i, n, node.leaf0, m, l);
-            load_lot(even, p, node.slot, i + 2 * ahead(VEC), n);
-            push_lot(s, odd, i + ahead(VEC), n, node.leaf0, m, l);
-            load_lot(odd, p, node.slot, i + 3 * ahead(VEC), n);
+        load_lot(o, p, partial, 0, n);
+        const uint32_t live = __ballot_sync(ALL_LANES, m != rkvk_empty_m());
+        const uint32_t level = level_of(node.leaf0, live, last_leaf);
+#pragma unroll 1
+        for (uint32_t i = 0; i < n; i++) {
+            if (i % LOT == 0) {
+#pragma unroll
+                for (uint32_t k = 0; k < LOT; k++)
+                    store_vec(&at.lot[k][threadIdx.x * VEC], o[k]);
+                load_lot(o, p, partial, i + LOT, n);
+            }
+            if (!(live >> i & 1))
+                continue;
+            value<VEC> v;
+            const uint32_t meets = __shfl_sync(ALL_LANES, level, (int)i);
+            v.m = __shfl_sync(ALL_LANES, m, (int)i);
+            v.l = __shfl_sync(ALL_LANES, l, (int)i);
+            load_vec(v.o, &at.lot[i % LOT][threadIdx.x * VEC]);
+            push(s, at, meets, v);
         }
     }
-    merge_top(s, s.n);
+    merge_top(s, at, s.n);
     return s.top;
 }
 
@@ -225,10 +254,8 @@ static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t 
 {
     float *at = a.partials + slot * ((uint64_t)a.q_heads * (a.dv + 2));
     float *m = at + (uint64_t)a.q_heads * a.dv + head;
-#pragma unroll
-    for (int i = 0; i < VEC; i++)
-        if (x < a.dv)
-            at[(uint64_t)head * a.dv + x + i] = v.o[i];
+    if (x < a.dv)
+        store_vec(at + (uint64_t)head * a.dv + x, v.o);
     if (x == 0) {
         m[0] = v.m;
         m[a.q_heads] = v.l;
@@ -236,7 +263,7 @@ static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t 
 }
 
 /* log of a normal x > 0 in f64 (NaN of NaN): rkvi_log of ops_math.h, operation by operation. */
-static __device__ double log_of(double x)
+static __device__ __noinline__ double log_of(double x)
 {
     if (x != x)
         return x;
@@ -316,162 +343,143 @@ static __device__ void put_out(const rkvi_merge_args &a, uint64_t row, uint32_t 
 
 /* ------------------------------------------------------------------- groups */
 
-/* begin[y] = first node of group y of 2^split_bits, and at the end the number of nodes. */
-static __device__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item, uint32_t *begin,
-                           uint32_t split_bits)
+/* begin[y] = first node of group y, and at the end the number of nodes. */
+static __device__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item, uint32_t *begin)
 {
-    const uint32_t splits = 1u << split_bits;
     const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, n_threads = blockDim.x * blockDim.y;
     const rkvi_node *nodes = a.nodes + item.node0;
     const uint32_t n = item.n_nodes;
     const uint64_t differ = n ? nodes[0].leaf0 ^ nodes[n - 1].leaf0 : 0;
     const uint32_t bits = 64u - (uint32_t)__clzll((long long)differ);
-    const uint32_t shift = bits > split_bits ? bits - split_bits : 0;
+    const uint32_t shift = bits > SPLIT_BITS ? bits - SPLIT_BITS : 0;
+#pragma unroll 1
     for (uint32_t i = thread; i <= n; i += n_threads) {
         /* groups that begin at node i: after the one of node i - 1, up to i's own */
-        const uint32_t from = i ? ((uint32_t)(nodes[i - 1].leaf0 >> shift) & (splits - 1)) + 1 : 0;
-        const uint32_t to = i < n ? (uint32_t)(nodes[i].leaf0 >> shift) & (splits - 1) : splits;
+        const uint32_t from = i ? ((uint32_t)(nodes[i - 1].leaf0 >> shift) & (GROUPS - 1)) + 1 : 0;
+        const uint32_t to = i < n ? (uint32_t)(nodes[i].leaf0 >> shift) & (GROUPS - 1) : GROUPS;
+#pragma unroll 1
         for (uint32_t g = from; g <= to; g++)
             begin[g] = i;
     }
 }
 
-/* The groups' roots, in shared memory: o[group][dv], and m and l of each. */
-typedef struct roots {
-    float o[SHARED_FLOATS];
-    float2 ml[GROUPS_MAX];
-} roots;
-
-template <int VEC>
-static __device__ __forceinline__ void put_root(roots &r, uint32_t group, uint32_t dv, uint32_t x,
-                                                const value<VEC> &v)
+/* The groups' roots in the tree's order: group 0 has the result. */
+template <int VEC> static __device__ __forceinline__ void join(room<VEC> *rooms, value<VEC> &v)
 {
-#pragma unroll
-    for (int i = 0; i < VEC; i++)
-        if (x < dv)
-            r.o[group * dv + x + i] = v.o[i];
-    if (x == 0)
-        r.ml[group] = make_float2(v.m, v.l);
-}
-
-/* In the tree's order. */
-template <int VEC, int GROUPS>
-static __device__ __forceinline__ value<VEC> join(const roots &r, uint32_t dv, uint32_t x)
-{
-    value<VEC> v[GROUPS];
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        v[g].m = r.ml[g].x;
-        v[g].l = r.ml[g].y;
-#pragma unroll
-        for (int i = 0; i < VEC; i++)
-            v[g].o[i] = x < dv ? r.o[g * dv + x + i] : 0;
-    }
-#pragma unroll
-    for (int step = 1; step < GROUPS; step *= 2)
-#pragma unroll
-        for (int g = 0; g < GROUPS; g += 2 * step) {
-            if (v[g].m == rkvk_empty_m())
-                v[g] = v[g + step];
-            else if (v[g + step].m != rkvk_empty_m())
-                v[g] = merge(v[g], v[g + step]);
+    const uint32_t y = threadIdx.y;
+#pragma unroll 1
+    for (uint32_t step = 1; step < GROUPS; step *= 2) {
+        if (y % (2 * step) == step)
+            put_near(rooms[y], 0, v);
+        __syncthreads();
+        if (y % (2 * step) == 0) {
+            const value<VEC> other = get_near(rooms[y + step], 0);
+            if (v.m == rkvk_empty_m())
+                v = other;
+            else if (other.m != rkvk_empty_m())
+                v = merge(v, other);
         }
-    return v[0];
+    }
 }
 
 /* ------------------------------------------------------------------- kernel */
 
+/* What a block is about. */
+typedef struct job {
+    rkvi_merge_item item;
+    uint32_t head, part;
+    bool is_split;
+    uint64_t from, to; /* nodes of this warp's group */
+    rkvi_node node;    /* this lane's of the first chunk */
+} job;
+
+/* One slice of one row, or of a row a group. */
 template <int VEC>
-static __device__ __forceinline__ void finish(const rkvi_merge_args &a, const rkvi_merge_item &item, uint32_t r,
-                                              uint32_t head, uint32_t x, const value<VEC> &v)
+static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job &j, uint32_t r0, uint32_t x0,
+                                             room<VEC> *rooms)
 {
-    if (item.dst == RKVI_TO_OUT)
-        put_out(a, (uint64_t)a.entries[item.entry].row0 + item.row + r, head, x, v);
+    const uint32_t y = threadIdx.y, x = x0 + threadIdx.x * VEC;
+    const uint32_t r = r0 + (j.is_split ? 0 : y * ROWS_APART);
+    const bool is_row = r < j.item.n_rows;
+    const uint64_t slot_floats = (uint64_t)a.q_heads * (a.dv + 2);
+    const place p = {a.partials + r * slot_floats, slot_floats, j.head * a.dv + x, a.q_heads * a.dv + j.head, a.q_heads,
+                     x < a.dv};
+    value<VEC> v = reduce<VEC>(a, p, j.from, is_row ? j.to : j.from, j.node, rooms[y]);
+    if (j.is_split)
+        join(rooms, v);
     else
-        write(a, item.dst + r, head, x, v);
+        __syncthreads();
+    if (!is_row || (j.is_split && y > 0))
+        return;
+    if (j.item.dst == RKVI_TO_OUT)
+        put_out(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, x, v);
+    else
+        write(a, j.item.dst + r, j.head, x, v);
 }
 
-/* Block (index, part): rows part, part + ROWS_APART, .. of the item.  A merged
- * node may take the slot of one of the row's own: all is read before it is written. */
-template <int VEC, int GROUPS>
-static __global__ void __launch_bounds__(MERGE_THREADS_MAX)
-    rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
+/* Block ((item, head), slice, part): rows part, part + ROWS_APART, .. of the item.
+ * Outputs are written by one block a slice.  A merged node may take the slot of
+ * one of the row's own: so one block has all its slices, all of a slice is read
+ * before it is written, and m and l, which all slices read, come with the last one. */
+template <int VEC>
+static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
 {
-    __shared__ roots roots;
+    extern __shared__ __align__(16) uint8_t raw[];
+    room<VEC> *rooms = reinterpret_cast<room<VEC> *>(raw);
     __shared__ uint32_t begin[GROUPS + 1];
-    const uint64_t block = rkvk_block(), index = block / ROWS_APART;
-    const uint32_t part = (uint32_t)(block % ROWS_APART), y = threadIdx.y, x = threadIdx.x * VEC;
-    const bool is_block = block < n_blocks;
-    const rkvi_merge_item item = a.items[is_block ? index / a.q_heads : 0];
-    const uint32_t head = (uint32_t)(index % a.q_heads);
-    const bool is_split = item.n_nodes > 2 && item.n_rows < ROWS_APART * GROUPS;
-    if (!is_block || part >= item.n_rows) {
+    const uint32_t width = 32 * VEC, slices = (a.dv + width - 1) / width;
+    const uint64_t block = rkvk_block(), of_item = block / ROWS_APART / slices;
+    const uint32_t x0 = (uint32_t)(block / ROWS_APART % slices) * width;
+    job j;
+    j.item = a.items[block < n_blocks ? of_item / a.q_heads : 0];
+    j.head = (uint32_t)(of_item % a.q_heads);
+    j.part = (uint32_t)(block % ROWS_APART);
+    const bool is_out = j.item.dst == RKVI_TO_OUT;
+    if (block >= n_blocks || j.part >= j.item.n_rows || (!is_out && x0 > 0)) {
         rkvk_wait_before();
         return;
     }
-    if (is_split)
-        cut(a, item, begin, (uint32_t)__ffs(GROUPS) - 1);
+    j.is_split = j.item.n_nodes > 2 && j.item.n_rows < ROWS_APART * GROUPS;
+    if (j.is_split)
+        cut(a, j.item, begin);
     __syncthreads();
-    const uint64_t from = item.node0 + (is_split ? begin[y] : 0);
-    const uint64_t to = item.node0 + (is_split ? begin[y + 1] : item.n_nodes);
-    place p = {NULL, (uint64_t)a.q_heads * (a.dv + 2), head * a.dv + x, a.q_heads * a.dv + head, a.q_heads,
-               threadIdx.x % 32, x < a.dv};
-    const rkvi_node node = load_node(a, from, to, p.lane);
+    j.from = j.item.node0 + (j.is_split ? begin[threadIdx.y] : 0);
+    j.to = j.item.node0 + (j.is_split ? begin[threadIdx.y + 1] : j.item.n_nodes);
+    j.node = load_node(a, j.from, j.to);
     rkvk_wait_before();
     rkvk_start_next();
-    const uint32_t rows = is_split ? 1 : GROUPS; /* of the block at a time */
-    for (uint32_t r0 = part; r0 < item.n_rows; r0 += ROWS_APART * rows) {
-        const uint32_t r = r0 + (is_split ? 0 : y * ROWS_APART);
-        value<VEC> v = empty_value<VEC>();
-        p.row = a.partials + r * p.slot_floats;
-        if (r < item.n_rows)
-            v = reduce<VEC>(a, p, from, to, node);
-        if (is_split)
-            put_root(roots, y, a.dv, x, v);
+    const uint32_t first = is_out ? x0 : (slices - 1) * width, last = is_out ? x0 : 0;
+    const uint32_t rows = j.is_split ? 1 : GROUPS; /* of the block at a time */
+#pragma unroll 1
+    for (uint32_t r = j.part, x = first; r < j.item.n_rows;) {
+        slice<VEC>(a, j, r, x, rooms);
         __syncthreads();
-        if (is_split && y == 0)
-            finish(a, item, r, head, x, join<VEC, GROUPS>(roots, a.dv, x));
-        else if (!is_split && r < item.n_rows)
-            finish(a, item, r, head, x, v);
-        __syncthreads();
+        r += x == last ? ROWS_APART * rows : 0;
+        x = x == last ? first : x - width;
     }
 }
 
-typedef void (*merge_fn)(rkvi_merge_args, uint64_t);
-
-/* [VEC / 4][log2(GROUPS)] */
-#define WAYS 4
-static const merge_fn merges[2][WAYS] = {
-    {rkvk_merge<2, 1>, rkvk_merge<2, 2>, rkvk_merge<2, 4>, rkvk_merge<2, 8>},
-    {rkvk_merge<4, 1>, rkvk_merge<4, 2>, rkvk_merge<4, 4>, rkvk_merge<4, 8>}};
-
-/* Elements a lane: partials of an odd number of heads begin at multiples of 8
- * bytes alone.  As many groups as threads and shared memory have room for. */
-static merge_fn choose(const rkvi_merge_args *a, dim3 *out_block)
+/* Partials of an odd number of heads begin at multiples of 8 bytes alone. */
+static bool is_wide(const rkvi_merge_args *a)
 {
-    const bool is_wide = a->q_heads % 2 == 0 && a->dv % 4 == 0;
-    const uint32_t vec = is_wide ? 4 : 2, threads = (a->dv / vec + 31) / 32 * 32;
-    int way = WAYS - 1;
-    while (way > 0 && (threads << way > MERGE_THREADS_MAX || a->dv << way > SHARED_FLOATS))
-        way--;
-    *out_block = dim3(threads, 1u << way);
-    return a->dv % 2 == 0 && threads <= MERGE_THREADS_MAX ? merges[is_wide][way] : NULL;
+    return a->q_heads % 2 == 0 && a->dv % 4 == 0;
 }
 
 extern "C" int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream)
 {
-    dim3 block;
-    const merge_fn fn = choose(a, &block);
-    const uint64_t n_blocks = grid * ROWS_APART;
+    const bool wide = is_wide(a);
+    const uint32_t width = wide ? 128 : 64;
+    const uint64_t n_blocks = grid * ((a->dv + width - 1) / width) * ROWS_APART;
     if (grid == 0)
         return 0;
-    return fn ? rkvk_run_early(fn, a, n_blocks, rkvk_grid(n_blocks), block, 0, stream) : (int)cudaErrorInvalidValue;
+    if (a->dv % 2 != 0)
+        return (int)cudaErrorInvalidValue;
+    return rkvk_run_early(wide ? rkvk_merge<4> : rkvk_merge<2>, a, n_blocks, rkvk_grid(n_blocks), dim3(32, GROUPS),
+                          GROUPS * (wide ? sizeof(room<4>) : sizeof(room<2>)), stream);
 }
 
 extern "C" int rkvk_prepare_merge(void)
 {
-    int e = 0;
-    for (int i = 0; i < 2 * WAYS && e == 0; i++)
-        e = rkvk_load((const void *)merges[i / WAYS][i % WAYS], 0);
-    return e;
+    const int e = rkvk_load((const void *)rkvk_merge<2>, GROUPS * sizeof(room<2>));
+    return e ? e : rkvk_load((const void *)rkvk_merge<4>, GROUPS * sizeof(room<4>));
 }

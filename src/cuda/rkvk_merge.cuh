@@ -47,7 +47,9 @@ static __device__ __forceinline__ float rkvk_merge_m(float ma, float mb)
 static __device__ __forceinline__ rkvk_factors rkvk_merge_factors(float ma, float mb)
 {
     const float m = rkvk_merge_m(ma, mb);
-    const rkvk_factors f = {m, rkvk_expf(__fadd_rn(ma, -m)), rkvk_expf(__fadd_rn(mb, -m))};
+    const bool a_tops = ma > mb; /* what tops is multiplied by exp(0), which is 1 */
+    const float e = rkvk_expf(__fadd_rn(a_tops ? mb : ma, -m));
+    const rkvk_factors f = {m, a_tops ? 1.0f : e, a_tops ? e : 1.0f};
     return f;
 }
 

@@ -16,7 +16,7 @@ void rkvi_api_end_add(rkvi_api_end *end, const rkvi_batch *batch, const rkvi_bat
 {
     if (entry->n_new == 0)
         return;
-    const rkvi_row *rows = &batch->rows[entry->row0];
+    const rkvi_row *rows = rkvi_batch_stored(batch, entry);
     if (end->n_cells == 0)
         end->pos_begin = rows[0].pos;
     end->pos_end = rows[entry->n_rows - 1].pos + 1;
@@ -49,11 +49,10 @@ static rkv_status check_entry(const rkvi_config *cfg, uint32_t i, const rkv_batc
     if (e->n_new_cells != 0 && e->n_new_cells != e->n_rows)
         return rkvi_fail(RKV_E_BATCH, "entries[%u]: n_new_cells is %u; it must be 0 or n_rows, %u", i,
                          e->n_new_cells, e->n_rows);
-    if (e->tree_mask)
-        return rkvi_fail(RKV_E_UNSUPPORTED, "entries[%u]: tree_mask is not built; it must be NULL", i);
     if (e->reserved)
         return rkvi_fail(RKV_E_BATCH, "entries[%u]: reserved is %u; it must be 0", i, e->reserved);
-    return check_regime(i, e);
+    const rkv_status s = check_regime(i, e);
+    return s == RKV_OK && e->tree_mask ? rkvi_api_check_tree(cfg, i, e) : s;
 }
 
 /* Each sequence once.  Batches are mostly in ascending order, where comparing
@@ -143,7 +142,12 @@ static rkv_status take_entry(const rkvi_api_batch_source *source, const rkv_batc
         return rkvi_fail(RKV_E_BATCH, "the batch has more than max_rows, %u, rows: %u and %u more",
                          source->cfg->max_rows, out->n_rows, e->n_rows);
     source->end_of(source->from, e->sequence, &end);
-    rkv_status s = fill_positions(e, &end, rows);
+    if (end.n_tree)
+        return rkvi_fail(RKV_E_BATCH,
+                         "sequence %u ends with the %u cells of a token tree: call rkv_sequence_accept before it "
+                         "takes part in a step",
+                         e->sequence, end.n_tree);
+    rkv_status s = e->tree_mask ? rkvi_api_fill_tree(e, &end, out) : fill_positions(e, &end, rows);
     if (s == RKV_OK)
         s = fill_visible(e, rows);
     if (s != RKV_OK)
@@ -155,6 +159,7 @@ static rkv_status take_entry(const rkvi_api_batch_source *source, const rkv_batc
         .n_new = e->n_new_cells,
         .is_prefill = e->regime == RKV_REGIME_PREFILL ||
                       (e->regime == RKV_REGIME_AUTO && e->n_rows > RKV_DECODE_ROWS_MAX),
+        .is_tree = e->tree_mask != NULL,
     };
     out->n_rows += e->n_rows;
     return RKV_OK;

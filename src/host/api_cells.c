@@ -116,6 +116,8 @@ static rkv_status check_export(const rkv_cache *cache, uint32_t sequence, const 
     rkv_status s = rkvi_api_need_no_step(cache);
     if (s == RKV_OK)
         s = check_sequence(cache, sequence);
+    if (s == RKV_OK)
+        s = rkvi_api_need_accepted(cache, sequence);
     return s == RKV_OK ? check_range(range) : s;
 }
 
@@ -171,6 +173,8 @@ rkv_status rkv_import_begin(rkv_cache *cache, uint32_t sequence, uint64_t n_cell
     s = rkvi_api_need_no_step(cache);
     if (s == RKV_OK)
         s = check_sequence(cache, sequence);
+    if (s == RKV_OK)
+        s = rkvi_api_need_accepted(cache, sequence);
     if (s == RKV_OK && (n_cells == 0 || n_cells > UINT32_MAX))
         s = rkvi_fail(RKV_E_ARGUMENT, "n_cells is %llu; an import has 1 to 2^32 - 1", U(n_cells));
     if (s == RKV_OK)

@@ -40,6 +40,7 @@ rkv_status rkvi_api_device_create(const rkv_cache_params *p, rkvi_device **out);
 typedef struct rkvi_api_end {
     uint64_t n_cells;
     int64_t pos_begin, pos_end;
+    uint32_t n_tree; /* cells that wait to be accepted: no step before that */
 } rkvi_api_end;
 typedef void (*rkvi_api_end_fn)(const void *from, uint32_t sequence, rkvi_api_end *out);
 typedef struct rkvi_api_batch_source {
@@ -51,6 +52,11 @@ rkv_status rkvi_api_batch(const rkvi_api_batch_source *source, const rkv_batch *
                           rkvi_batch *out);
 /* The sequence's end after the entry's new cells. */
 void rkvi_api_end_add(rkvi_api_end *end, const rkvi_batch *batch, const rkvi_batch_entry *entry);
+
+/* api_tree.c: token trees. */
+rkv_status rkvi_api_need_accepted(const rkv_cache *cache, uint32_t sequence);
+rkv_status rkvi_api_check_tree(const rkvi_config *cfg, uint32_t i, const rkv_batch_entry *e);
+rkv_status rkvi_api_fill_tree(const rkv_batch_entry *e, const rkvi_api_end *end, rkvi_batch *out);
 
 /* api_tensor.c: strides filled in, types set, all that a kernel would touch
  * within 2^62 bytes. */

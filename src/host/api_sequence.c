@@ -100,7 +100,9 @@ rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from
         return s;
     s = need_range(from, to);
     if (s == RKV_OK)
-        rkvi_handle_sequence_remove(cache, sequence, from, to);
+        s = rkvi_api_need_accepted(cache, sequence);
+    if (s == RKV_OK)
+        s = rkvi_handle_sequence_remove(cache, sequence, from, to);
     return rkvi_api_leave(cache, __func__, s);
 }
 
@@ -112,6 +114,10 @@ static rkv_status append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int6
     rkv_status s = need_range(from, to);
     if (s == RKV_OK && dst == src)
         s = rkvi_fail(RKV_E_ARGUMENT, "dst and src are both sequence %u: its positions would come twice", dst);
+    if (s == RKV_OK)
+        s = rkvi_api_need_accepted(cache, dst);
+    if (s == RKV_OK)
+        s = rkvi_api_need_accepted(cache, src);
     if (s != RKV_OK)
         return s;
     const int64_t first = rkvi_handle_first_pos(cache, src, from, to);

@@ -24,7 +24,12 @@ static rkv_status check_now(const rkv_cache *cache, uint32_t sequence)
     rkv_status s = rkvi_state_hash_built();
     if (s == RKV_OK)
         s = rkvi_api_need_no_step(cache);
-    return s == RKV_OK ? check_sequence(cache, sequence) : s;
+    if (s == RKV_OK)
+        s = check_sequence(cache, sequence);
+    for (uint32_t i = 0; i < rkvi_handle_config(cache)->n_sequences && s == RKV_OK; i++)
+        if (i == sequence || sequence == RKV_STATE_ALL)
+            s = rkvi_api_need_accepted(cache, i);
+    return s;
 }
 
 rkv_status rkv_state_size(rkv_cache *cache, uint32_t sequence, uint64_t *out_bytes)

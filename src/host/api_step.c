@@ -10,7 +10,7 @@ static void end_now(const void *from, uint32_t sequence, rkvi_api_end *out)
 {
     rkv_sequence_state state = {.struct_size = sizeof state};
     rkvi_handle_sequence(from, sequence, &state);
-    *out = (rkvi_api_end){state.n_cells, state.pos_begin, state.pos_end};
+    *out = (rkvi_api_end){state.n_cells, state.pos_begin, state.pos_end, state.n_tree_cells};
 }
 
 /* What the sequence ends with once the open step has ended.  The step's cells
@@ -19,9 +19,10 @@ static void end_after_step(const void *from, uint32_t sequence, rkvi_api_end *ou
 {
     const rkvi_batch *batch = rkvi_step_batch(from);
     end_now(from, sequence, out);
+    out->n_tree = 0; /* to be accepted by then: as if all of it were */
     for (uint32_t i = 0; i < batch->n_entries; i++) {
         const rkvi_batch_entry *entry = &batch->entries[i];
-        if (entry->sequence == sequence && batch->rows[entry->row0].pos >= out->pos_end)
+        if (entry->sequence == sequence && rkvi_batch_stored(batch, entry)->pos >= out->pos_end)
             rkvi_api_end_add(out, batch, entry);
     }
 }

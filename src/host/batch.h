@@ -11,13 +11,23 @@ typedef struct rkvi_batch_entry {
     uint32_t n_rows;
     uint32_t n_new;  /* 0 or n_rows */
     bool is_prefill; /* regime */
+    bool is_tree;    /* its new cells are a token tree */
 } rkvi_batch_entry;
 
 typedef struct rkvi_batch {
     rkvi_batch_entry *entries; /* room for n_sequences */
     rkvi_row *rows;            /* room for max_rows */
+    rkvi_row *stored;          /* of token trees: the positions that cells are stored at; they begin one
+                                * behind the sequence's end, so as to have segments of their own */
+    uint64_t *masks;           /* of token trees: the new cells that a row sees */
     uint32_t n_entries;
     uint32_t n_rows;
 } rkvi_batch;
+
+/* The entry's rows as its cells are stored. */
+static inline const rkvi_row *rkvi_batch_stored(const rkvi_batch *b, const rkvi_batch_entry *e)
+{
+    return (e->is_tree ? b->stored : b->rows) + e->row0;
+}
 
 #endif

@@ -316,7 +316,7 @@ static void note_stored(rkvi_cache *c, const rkvi_seq *seq, uint32_t t)
 static void append(rkvi_cache *c, growth *g, const rkvi_batch *b, uint32_t e)
 {
     rkvi_seq *seq = g->seq;
-    const rkvi_row *rows = b->rows + b->entries[e].row0;
+    const rkvi_row *rows = rkvi_batch_stored(b, &b->entries[e]);
     const uint32_t n_new = b->entries[e].n_new;
     uint32_t n_tiles, n_segments;
     join(c, g, e);
@@ -327,6 +327,8 @@ static void append(rkvi_cache *c, growth *g, const rkvi_batch *b, uint32_t e)
     rkvi_seq_append(seq, rows, n_new, c->cfg->tile_cells, c->new_tiles + c->n_new_tiles);
     c->n_segments += seq->n_segments;
     c->n_new_tiles += n_tiles;
+    if (b->entries[e].is_tree)
+        rkvi_seq_tree_set(seq, b->rows + b->entries[e].row0, n_new);
     note_stored(c, seq, g->joined == UINT32_MAX ? g->old_tiles : g->old_tiles - 1);
 }
 
@@ -552,7 +554,7 @@ void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
     for (uint32_t e = 0; e < batch->n_entries; e++) {
         const rkvi_batch_entry *be = &batch->entries[e];
         if (be->n_new)
-            rkvi_cache_sequence_remove(c, be->sequence, batch->rows[be->row0].pos, INT64_MAX);
+            rkvi_cache_sequence_remove(c, be->sequence, rkvi_batch_stored(batch, be)->pos, INT64_MAX);
     }
     for (; c->n_copies; c->n_copies--) {
         const rkvi_tile_copy *copy = &c->copies[c->n_copies - 1];

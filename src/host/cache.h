@@ -26,6 +26,7 @@
 #include "arena.h"
 #include "batch.h"
 #include "config.h"
+#include "plan_share.h"
 #include "pool.h"
 #include "ring.h"
 #include "seq.h"
@@ -71,12 +72,15 @@ typedef struct rkvi_tile_copy {
     uint32_t sequence, from, to;
 } rkvi_tile_copy;
 
-/* Where a sequence will end, for counting ahead of begin. */
+/* Where a sequence will end, and what it will have more of, for counting ahead
+ * of begin. */
 typedef struct rkvi_cache_end_of {
     int64_t pos;
     uint32_t fill;
     uint32_t tile; /* partly filled and shared; else UINT32_MAX */
     bool goes_on;  /* in that tile */
+    uint64_t tiles;
+    uint64_t leaves[RKVI_LEAF_CLASSES_MAX];
 } rkvi_cache_end_of;
 
 /* Room for tiles that only pass through a prefill step. */
@@ -116,6 +120,7 @@ typedef struct rkvi_cache {
     uint64_t n_segments;     /* of all sequences */
     rkvi_cache_end_of *check;/* [sequence], rkvi_cache_check_* */
     uint64_t check_tiles, check_segments;
+    rkvi_share share;        /* scratch of the check */
     uint64_t *cover;         /* scratch: a bit for each cell of each tile */
 } rkvi_cache;
 
@@ -147,9 +152,11 @@ void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark);
  * the store waits for. */
 uint64_t rkvi_cache_drop_host_copy(rkvi_cache *c, uint32_t tile, uint32_t layer);
 
-/* Sequence calls, between steps.  Removing can't fail. */
-void rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to);
-/* dst goes on with cells [from, to) of src, by reference: RKV_E_HOST_MEMORY. */
+/* Sequence calls, between steps.  A removal that reaches the end can't fail; nor
+ * another, but where memory for a segment was refused before, and is again. */
+rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to);
+/* dst goes on with cells [from, to) of src, by reference: RKV_E_HOST_MEMORY,
+ * RKV_E_CAPACITY (stretches of shifted cells). */
 rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* Cells stored in tiles, and those that segments cover. */
@@ -157,6 +164,12 @@ typedef struct rkvi_cell_count {
     uint64_t stored, covered, shared_tiles;
 } rkvi_cell_count;
 void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out);
+
+/* The cells of the sequence's token tree that stay, moved or not; can't fail. */
+void rkvi_cache_sequence_accept(rkvi_cache *c, uint32_t sequence, const uint32_t *cells, uint32_t n);
+/* cache_shift.c */
+rkv_status rkvi_cache_sequence_can_shift(const rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 
 void rkvi_cache_check_reset(rkvi_cache *c);
 rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *batch);

@@ -71,7 +71,7 @@ void rkvi_cache_fill_drop(rkvi_cache *c, uint32_t n, const uint32_t *tiles)
 void rkvi_cache_fill_keep(rkvi_cache *c, uint32_t n, const uint32_t *tiles)
 {
     for (uint32_t i = 0; i < n; i++)
-        c->tiles.tiles[tiles[i]].refs++;
+        rkvi_tiles_ref(&c->tiles, tiles[i]);
 }
 
 rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t segments)
@@ -92,12 +92,24 @@ rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t se
     return RKV_OK;
 }
 
+/* What the sequence covers of its tiles was stored there. */
+static void cover(rkvi_cache *c, const rkvi_seq *s)
+{
+    for (uint32_t i = 0; i < s->n_segments; i++) {
+        rkvi_tile *t = &c->tiles.tiles[s->tiles[s->segments[i].tile_index]];
+        const uint16_t end = (uint16_t)(s->segments[i].first + s->segments[i].count);
+        t->end = end > t->end ? end : t->end;
+        t->stored = end > t->stored ? end : t->stored;
+    }
+}
+
 void rkvi_cache_fill_replace(rkvi_cache *c, uint32_t sequence, rkvi_seq *with)
 {
     rkvi_seq *s = &c->seqs[sequence];
     c->layout++;
     c->n_segments += with->n_segments;
     c->n_segments -= s->n_segments;
+    cover(c, with);
     for (uint32_t t = 0; t < s->n_tiles; t++)
         rkvi_cache_release_tile(c, s->tiles[t]);
     rkvi_seq_free(s);

@@ -1,4 +1,4 @@
-/* cache_places.c: a cache's life cycle, its places, and what would fit. */
+/* cache_places.c: a cache's life cycle and its places. */
 #include "cache_places.h"
 
 #include <stdlib.h>
@@ -65,6 +65,11 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
         rkvi_cache_free(c);
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
     }
+    s = rkvi_share_init(&c->share, cfg);
+    if (s != RKV_OK) {
+        rkvi_cache_free(c);
+        return s;
+    }
     transit_init(c, mem->transit);
     for (uint32_t l = 0; l < cfg->n_layers; l++) {
         s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers[l]);
@@ -87,6 +92,7 @@ void rkvi_cache_free(rkvi_cache *c)
         free(c->layers[l].host_in);
     }
     rkvi_tiles_free(&c->tiles);
+    rkvi_share_free(&c->share);
     free(c->seqs);
     free(c->layers);
     free(c->transit);
@@ -214,87 +220,4 @@ void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile)
         rkvi_tile_apply(l, RKVI_TILE_RELEASE);
     }
     rkvi_tiles_give(&c->tiles, tile);
-}
-
-/* ------------------------------------------------------------------ capacity */
-
-rkv_status rkvi_cache_has_room(const rkvi_cache *c, uint64_t tiles, uint64_t segments)
-{
-    const rkvi_config *cfg = c->cfg;
-    if (tiles > c->tiles.n_free)
-        return rkvi_fail(RKV_E_CAPACITY,
-                         "the step needs %llu new tiles of %u cells and %u of %llu are free; remove cells, clear "
-                         "sequences, or create the cache with more capacity_cells",
-                         (unsigned long long)tiles, cfg->tile_cells, c->tiles.n_free,
-                         (unsigned long long)cfg->capacity_tiles);
-    if (segments > cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA)
-        return rkvi_fail(RKV_E_CAPACITY,
-                         "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
-                         "follow by one",
-                         (unsigned long long)segments,
-                         (unsigned long long)(cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA));
-    return RKV_OK;
-}
-
-void rkvi_cache_check_reset(rkvi_cache *c)
-{
-    c->check_tiles = 0;
-    c->check_segments = c->n_segments;
-    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
-        const rkvi_seq *s = &c->seqs[i];
-        const uint32_t tile = s->n_tiles ? s->tiles[s->n_tiles - 1] : UINT32_MAX;
-        rkvi_cache_end_of *end = &c->check[i];
-        *end = (rkvi_cache_end_of){.pos = rkvi_seq_next_pos(s), .fill = c->cfg->tile_cells, .tile = UINT32_MAX};
-        if (s->n_tiles)
-            end->fill = rkvi_seq_last_fill(s);
-        if (end->fill < c->cfg->tile_cells && c->tiles.tiles[tile].refs > 1)
-            end->tile = tile;
-    }
-}
-
-/* The first cell of a sequence that shares its last tile: is that copied? */
-static bool first_cell_copies(rkvi_cache *c, uint32_t sequence)
-{
-    rkvi_cache_end_of *end = &c->check[sequence];
-    const uint32_t tile = end->tile;
-    bool copies = rkvi_cache_needs_copy(c, sequence);
-    for (uint32_t i = 0; i < c->cfg->n_sequences; i++)
-        copies = copies || (c->check[i].tile == tile && c->check[i].goes_on);
-    if (copies)
-        end->tile = UINT32_MAX;
-    end->goes_on = !copies;
-    return copies;
-}
-
-static void check_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t *out_tiles, uint32_t *out_segments)
-{
-    const rkvi_batch_entry *be = &b->entries[e];
-    rkvi_cache_end_of *end = &c->check[be->sequence];
-    const bool copies =
-        be->n_new && end->tile != UINT32_MAX && !end->goes_on && first_cell_copies(c, be->sequence);
-    rkvi_rows_need(&end->fill, &end->pos, b->rows + be->row0, be->n_new, c->cfg->tile_cells, out_tiles, out_segments);
-    c->check_tiles += *out_tiles + copies;
-    c->check_segments += *out_segments;
-}
-
-rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
-{
-    for (uint32_t e = 0; e < b->n_entries; e++) {
-        uint32_t t, g;
-        check_entry(c, b, e, &t, &g);
-    }
-    return rkvi_cache_has_room(c, c->check_tiles, c->check_segments);
-}
-
-rkv_status rkvi_cache_reserve(rkvi_cache *c, const rkvi_batch *b)
-{
-    rkvi_cache_check_reset(c);
-    for (uint32_t e = 0; e < b->n_entries; e++) {
-        uint32_t t, g;
-        check_entry(c, b, e, &t, &g);
-        rkv_status s = rkvi_seq_reserve(&c->seqs[b->entries[e].sequence], t, g);
-        if (s != RKV_OK)
-            return s;
-    }
-    return rkvi_cache_has_room(c, c->check_tiles, c->check_segments);
 }

@@ -23,9 +23,8 @@ void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile);
 /* Must the sequence's last tile be copied before its next cell is stored? */
 bool rkvi_cache_needs_copy(rkvi_cache *c, uint32_t sequence);
 
-/* RKV_E_CAPACITY when so many new tiles, or segments in all, are too many. */
-rkv_status rkvi_cache_has_room(const rkvi_cache *c, uint64_t tiles, uint64_t segments);
-/* Counts what a batch takes before anything changes; lists get their room. */
+/* cache_check.c: counts what a batch takes before anything changes; lists get
+ * their room.  RKV_E_CAPACITY when tiles or runs of positions are too many. */
 rkv_status rkvi_cache_reserve(rkvi_cache *c, const rkvi_batch *b);
 
 #endif

@@ -3,12 +3,29 @@
 
 #include <string.h>
 
-void rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to)
+rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to)
+{
+    rkvi_seq *s = &c->seqs[sequence];
+    rkv_status st = to < rkvi_seq_pos_end(s) ? rkvi_seq_reserve(s, 0, 0) : RKV_OK;
+    if (st != RKV_OK)
+        return st;
+    c->layout++;
+    c->n_segments -= s->n_segments;
+    const uint32_t gone = rkvi_seq_remove(s, from, to);
+    c->n_segments += s->n_segments;
+    s->n_tree = 0; /* api lets no part of a tree be cut */
+    for (uint32_t i = 0; i < gone; i++)
+        rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
+    rkvi_seq_reserve(s, 0, 0); /* ahead of the next one, if there is memory now */
+    return RKV_OK;
+}
+
+void rkvi_cache_sequence_accept(rkvi_cache *c, uint32_t sequence, const uint32_t *cells, uint32_t n)
 {
     rkvi_seq *s = &c->seqs[sequence];
     c->layout++;
     c->n_segments -= s->n_segments;
-    const uint32_t gone = rkvi_seq_remove(s, from, to);
+    const uint32_t gone = rkvi_seq_accept(s, cells, n, c->cfg->tile_cells);
     c->n_segments += s->n_segments;
     for (uint32_t i = 0; i < gone; i++)
         rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
@@ -19,6 +36,12 @@ rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, 
     rkvi_seq *d = &c->seqs[dst];
     const rkvi_seq *s = &c->seqs[src];
     const uint32_t most = rkvi_seq_count(s, from, to);
+    const uint32_t turned = rkvi_seq_n_turned(d, INT64_MIN, INT64_MAX) + rkvi_seq_n_turned(s, from, to);
+    if (turned > c->cfg->max_turns)
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "sequence %u would have up to %u stretches of cells whose positions were shifted; a sequence "
+                         "can have max_turns, %u: create the cache with a larger max_turns",
+                         dst, turned, c->cfg->max_turns);
     rkv_status st = rkvi_seq_reserve(d, most, most);
     if (st != RKV_OK)
         return st;

@@ -58,24 +58,46 @@ static uint8_t *dense_at(const rkvi_outer *o, const rkvi_plane *plane, uint64_t 
 
 /* ------------------------------------------------------------------- as stored */
 
-static uint16_t tame_f16(uint16_t h)
+/* Values with all bits of `exponent` set are NaN or infinite: they are found
+ * first, as there are hardly ever any. */
+static bool has_wild(const uint16_t *x, uint32_t n, uint16_t exponent)
 {
-    return (h & 0x7c00u) == 0x7c00u ? rkvi_f32_to_f16_sat(rkvi_f16_to_f32(h)) : h;
+    uint32_t wild = 0;
+    for (uint32_t i = 0; i < n; i++)
+        wild += (x[i] & exponent) == exponent;
+    return wild > 0;
+}
+
+static void tame_f16(uint16_t *x, uint32_t n)
+{
+    if (has_wild(x, n, 0x7c00u))
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = rkvi_f32_to_f16_sat(rkvi_f16_to_f32(x[i]));
+}
+
+static void tame_bf16(uint16_t *x, uint32_t n)
+{
+    if (has_wild(x, n, 0x7f80u))
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = rkvi_f32_to_bf16_sat(rkvi_bf16_to_f32(x[i]));
+}
+
+static void tame_e4m3(uint8_t *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = (x[i] & 0x7fu) == 0x7fu ? 0 : x[i];
 }
 
 /* No NaN and no infinity is ever stored, whatever comes from outside. */
 static void tame(const rkvi_plane *plane, uint8_t *quants, uint8_t *scales)
 {
-    uint16_t *q = (uint16_t *)(void *)quants, *d = (uint16_t *)(void *)scales;
-    for (uint32_t i = 0; i < plane->scale_cell_bytes / 2; i++)
-        d[i] = tame_f16(d[i]);
-    for (uint32_t i = 0; i < plane->dim; i++)
-        if (plane->type == RKV_TYPE_F16)
-            q[i] = tame_f16(q[i]);
-        else if (plane->type == RKV_TYPE_BF16 && (q[i] & 0x7f80u) == 0x7f80u)
-            q[i] = rkvi_f32_to_bf16_sat(rkvi_bf16_to_f32(q[i]));
-        else if (plane->type == RKV_TYPE_FP8_E4M3 && (quants[i] & 0x7fu) == 0x7fu)
-            quants[i] = 0;
+    tame_f16((uint16_t *)(void *)scales, plane->scale_cell_bytes / 2);
+    if (plane->type == RKV_TYPE_F16)
+        tame_f16((uint16_t *)(void *)quants, plane->dim);
+    else if (plane->type == RKV_TYPE_BF16)
+        tame_bf16((uint16_t *)(void *)quants, plane->dim);
+    else if (plane->type == RKV_TYPE_FP8_E4M3)
+        tame_e4m3(quants, plane->dim);
 }
 
 static uint8_t *quants_of(const rkvi_plane *plane, uint32_t cell)

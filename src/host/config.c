@@ -5,6 +5,7 @@
 #include "config_internal.h"
 
 #include "config_copy.h"
+#include "config_layers.h"
 #include "diag.h"
 
 #include <stdlib.h>
@@ -83,8 +84,7 @@ void rkvi_config_free(rkvi_config *cfg)
 {
     free(cfg->layers);
     free(cfg->sites);
-    free(cfg->rope_frequencies);
+    rkvi_config_free_ropes(cfg);
     cfg->layers = NULL;
     cfg->sites = NULL;
-    cfg->rope_frequencies = NULL;
 }

@@ -12,12 +12,21 @@
 #include "ops.h"
 #include "rollkv/rollkv.h"
 
+/* One list of rotary frequencies; KV layers of the same one share it. */
+typedef struct rkvi_rope {
+    float *frequencies; /* [n], radians per position */
+    uint32_t n, pairing;
+} rkvi_rope;
+#define RKVI_NO_ROPE UINT32_MAX
+
 typedef struct rkvi_layer_config {
     rkvi_geom geom;
     uint32_t leaf_class;     /* index into leaf_cells[]: layers of one L share spans */
     uint32_t first_site;     /* stores */
     uint32_t last_site;      /* reads last */
     uint32_t n_sites;        /* that read it */
+    uint32_t k_form;         /* RKV_K_ */
+    uint32_t rope;           /* index into ropes[], or RKVI_NO_ROPE */
     bool has_tail;           /* window_tiles < capacity_tiles */
     uint64_t resident_cells; /* as given */
     uint64_t window_tiles;   /* effective budget */
@@ -37,7 +46,7 @@ typedef struct rkvi_site_config {
 
 #define RKVI_LEAF_CLASSES_MAX 4
 #define RKVI_PREFILL_ROWS 64u       /* rows of a prefill work item */
-#define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over all sequences */
+#define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over a batch's sequences */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
 #define RKVI_GRAPH_ITEMS 2048u      /* empty work items of a launch that can be captured */
 #define RKVI_PIECE_BYTES 256u       /* tables are compared and sent in such pieces, where graphs read them */
@@ -91,6 +100,7 @@ typedef struct rkvi_config {
     uint64_t host_tail_bytes;   /* at full capacity, whole extents */
 
     /* Most entries of each table (all sites together where it says so). */
+    uint64_t max_bases;         /* tiles of a batch; twice those that sequences have in different orders */
     uint64_t max_spans;         /* per leaf class */
     uint64_t max_items_site;    /* decode + prefill, one site */
     uint64_t max_nodes_site;
@@ -100,9 +110,26 @@ typedef struct rkvi_config {
     rkv_host_params host;
     rkv_progress_fn progress;
     void *progress_user;
-    float *rope_frequencies;    /* copied */
+    rkvi_rope *ropes;           /* copied; the cache's first, if has_rope */
+    uint32_t n_ropes;
+    bool has_rope;
+    float *rope_frequencies;    /* the cache's: those of ropes[0] */
     uint32_t n_rope, rope_pairing;
+
+    /* Shifting and token trees. */
+    uint32_t max_turns;         /* runs of cells of a sequence with a turn; 0: positions can't be shifted */
+    uint64_t turned_floats;     /* of one turn: max_rows x query heads x dk, of the largest site; 0: none */
+    uint64_t turned_bytes;      /* max_turns of them */
+    uint64_t tree_slots;        /* partials of token trees, behind partial_slots: rows of them in a step */
 } rkvi_config;
+
+/* RKV_OK, or why no position can be shifted. */
+rkv_status rkvi_config_can_shift(const rkvi_config *cfg);
+/* A site's leaves want a turned q where their turn is not 0. */
+static inline bool rkvi_site_turns(const rkvi_config *cfg, uint32_t site)
+{
+    return cfg->layers[cfg->sites[site].kv_layer].rope != RKVI_NO_ROPE;
+}
 
 /* What a device grants: from rkvi_device_info. */
 typedef struct rkvi_machine {

@@ -7,10 +7,6 @@
 
 #include "diag.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define COUNT_MAX 0x7fffffffu /* above it: a wrapped negative */
 #define STEPS_AHEAD_MAX 16u
 #define THREADS_MAX 4096u
@@ -105,32 +101,6 @@ static rkv_status check_choices(const rkv_cache_params *p)
     return RKV_OK;
 }
 
-static rkv_status take_rope(rkvi_config *cfg, const rkv_rope_params *rope)
-{
-    if (!rope->frequencies && rope->n_frequencies == 0 && rope->pairing == 0)
-        return RKV_OK;
-    if (!rope->frequencies)
-        return rkvi_fail(RKV_E_ARGUMENT, "rope.frequencies is NULL, but %u are announced (pairing %u)",
-                         rope->n_frequencies, rope->pairing);
-    rkv_status s =
-        rkvi_check_count("rope.n_frequencies", rope->n_frequencies, 1, RKVI_HEAD_DIM_MAX / 2);
-    if (s == RKV_OK)
-        s = rkvi_check_count("rope.pairing", rope->pairing, 0, 1);
-    if (s != RKV_OK)
-        return s;
-    for (uint32_t i = 0; i < rope->n_frequencies; i++)
-        if (!isfinite(rope->frequencies[i]))
-            return rkvi_fail(RKV_E_ARGUMENT, "rope.frequencies[%u] is not finite", i);
-    const size_t bytes = rope->n_frequencies * sizeof(float);
-    cfg->rope_frequencies = malloc(bytes);
-    if (!cfg->rope_frequencies)
-        return rkvi_fail(RKV_E_HOST_MEMORY, "%zu bytes for the rotary frequencies were refused", bytes);
-    memcpy(cfg->rope_frequencies, rope->frequencies, bytes);
-    cfg->n_rope = rope->n_frequencies;
-    cfg->rope_pairing = rope->pairing;
-    return RKV_OK;
-}
-
 static void take_scalars(rkvi_config *cfg, const rkv_cache_params *p)
 {
     cfg->device = p->device;
@@ -163,10 +133,10 @@ rkv_status rkvi_config_check(rkvi_config *cfg, const rkv_cache_params *p)
     take_scalars(cfg, p);
     s = check_counts(cfg);
     if (s == RKV_OK)
+        s = rkvi_config_take_rope(cfg, p);
+    if (s == RKV_OK)
         s = rkvi_config_take_layers(cfg, p);
     if (s == RKV_OK)
         s = rkvi_config_take_sites(cfg, p);
-    if (s == RKV_OK)
-        s = take_rope(cfg, &p->rope);
     return s;
 }

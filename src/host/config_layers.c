@@ -83,7 +83,7 @@ static rkv_status take_layer(rkvi_config *cfg, uint32_t i, const rkv_kv_layer_pa
         return rkvi_fail(s, "kv_layers[%u]: %s", i, rkvi_error_text());
     layer->leaf_class = leaf_class(cfg, g->leaf_cells);
     layer->resident_cells = p->resident_cells;
-    return RKV_OK;
+    return rkvi_config_layer_rope(cfg, i, p);
 }
 
 rkv_status rkvi_config_take_layers(rkvi_config *cfg, const rkv_cache_params *p)

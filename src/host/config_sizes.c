@@ -145,11 +145,14 @@ static void size_transit(sum *x, rkvi_config *cfg)
 
 /* ------------------------------------------------- partials and step tables */
 
+/* Tiles and leaves of a batch, those that several entries have counted once.
+ * (What entries have alike beyond that is refused at begin, by these.) */
 static void size_spans(sum *x, rkvi_config *cfg)
 {
     uint32_t least_leaf = cfg->tile_cells;
     for (uint32_t c = 0; c < cfg->n_leaf_classes; c++)
         least_leaf = cfg->leaf_cells[c] < least_leaf ? cfg->leaf_cells[c] : least_leaf;
+    cfg->max_bases = add(x, cfg->capacity_tiles, cfg->n_sequences > 1 ? cfg->capacity_tiles : 0);
     cfg->max_spans = add(x, mul(x, cfg->capacity_tiles, cfg->tile_cells / least_leaf),
                          (uint64_t)RKVI_SEGMENTS_EXTRA);
 }
@@ -175,7 +178,23 @@ static void size_partials(sum *x, rkvi_config *cfg)
         slot_bytes = larger(slot_bytes, (uint64_t)site->n_q_heads * (dv + 2) * sizeof(float));
     }
     cfg->partial_slots = add(x, cfg->max_rows + (uint64_t)RKVI_RUN_SLOTS, mul(x, rows, pending));
-    cfg->partial_bytes = rkvi_align_up(mul(x, cfg->partial_slots, slot_bytes), TABLE_ALIGN);
+    /* A token tree is never longer than the lag (api_batch.c). */
+    cfg->tree_slots = smaller(cfg->max_rows, mul(x, cfg->n_sequences, smaller(cfg->draft_rows, RKVI_TREE_CELLS_MAX)));
+    cfg->partial_bytes = rkvi_align_up(mul(x, add(x, cfg->partial_slots, cfg->tree_slots), slot_bytes), TABLE_ALIGN);
+}
+
+/* Room for q turned back, if positions can be shifted at all. */
+static void size_turned(sum *x, rkvi_config *cfg)
+{
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        if (rkvi_site_turns(cfg, i))
+            row = larger(row, (uint64_t)cfg->sites[i].n_q_heads * cfg->layers[cfg->sites[i].kv_layer].geom.dk);
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        if (cfg->layers[i].k_form != RKV_K_PLAIN && cfg->layers[i].rope == RKVI_NO_ROPE)
+            cfg->max_turns = 0;
+    cfg->turned_floats = cfg->max_turns ? mul(x, cfg->max_rows, row) : 0;
+    cfg->turned_bytes = rkvi_align_up(mul(x, cfg->max_turns, mul(x, cfg->turned_floats, sizeof(float))), TABLE_ALIGN);
 }
 
 /* What rkvi_ring_launch_bytes says; 0: one tile-layer. */
@@ -213,17 +232,24 @@ static void size_site_tables(sum *x, rkvi_config *cfg)
     uint64_t launches = 1;
     for (uint32_t i = 0; i < cfg->n_layers; i++)
         launches = larger(launches, max_launches(x, cfg, &cfg->layers[i]));
-    const uint64_t pairs = add(x, launches, 3 * n_seq);
+    /* A stretch of one turn, and one without before it, are as good as launches. */
+    const uint64_t stretches = mul(x, 2 * (uint64_t)cfg->max_turns, n_seq);
+    const uint64_t stems = (cfg->n_sequences > 1 ? 6 : 3) * n_seq; /* 2 an entry */
+    const uint64_t pairs = add(x, add(x, launches, stems), stretches);
     /* Either all partials of an entry have room at once, or each of its
      * launches cuts two ends into runs (rkvi_pending_nodes). */
     const uint64_t runs = add(x, cfg->partial_slots, mul(x, pairs, 2 * (uint64_t)rkvi_bit_width(cfg->max_spans)));
     const uint64_t decode_items = smaller(runs, cfg->max_spans); /* an item holds a leaf */
-    cfg->max_items_site = add(x, decode_items, add(x, mul(x, entry_blocks, launches), 3 * row_blocks));
+    cfg->max_items_site = add(x, decode_items, add(x, mul(x, entry_blocks, launches),
+                                                     (3 + 2 * (uint64_t)cfg->max_turns) * row_blocks));
     /* A merge between launches makes one of two nodes or more, one per level. */
     const uint64_t merges = smaller(decode_items, mul(x, pairs, rkvi_bit_width(cfg->max_spans)));
     cfg->max_merges_site = add(x, merges, n_seq + row_blocks);
-    /* A decode item's result is a node, and so is a merge's; a row block's state is one. */
-    cfg->max_nodes_site = add(x, decode_items, add(x, merges, row_blocks));
+    /* A decode item's result is a node, and so is a merge's; a row block's state is one.
+     * What entries share is a node of each of them: it has a slot for each, too. */
+    const uint64_t shared = n_seq > 1 ? smaller(cfg->partial_slots, mul(x, n_seq, cfg->max_spans)) : 0;
+    cfg->max_nodes_site = add(x, add(x, decode_items, shared), add(x, merges, row_blocks));
+    cfg->max_nodes_site = add(x, cfg->max_nodes_site, smaller(cfg->tree_slots, n_seq + row_blocks));
     /* Launches that are captured are filled up with empty items and merges. */
     if (cfg->flags & RKV_FLAG_GRAPHS) {
         const uint64_t items = add(x, RKVI_GRAPH_ITEMS + 8 * n_seq, mul(x, launches, 8));
@@ -242,11 +268,15 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *   rows        max_rows                               rkvi_row
  *   new cells   max_rows                               rkvi_new_cell
  *   open        max_rows / T + 2 a sequence            u64, indices into bases
+ *   row map     max_rows, with several sequences       u32
  *   per leaf class:
- *     entries   n_sequences                            rkvi_entry
+ *     entries   n_sequences                            rkvi_entry, and a word each
  *     spans     max_spans                              rkvi_span
+ *   trees       tree_slots                             rkvi_tree_item
+ *   turned rows max_turns * max_rows                   rkvi_turned_row
+ *   angles      max_turns a sequence, each of ropes[]  f32 pairs
  *   per site:
- *     bases     capacity_tiles                         u64
+ *     bases     max_bases                              u64
  *     items     max_items_site                         rkvi_item
  *     merges    max_merges_site                        rkvi_merge_item
  *     nodes     max_nodes_site                         rkvi_node
@@ -259,13 +289,20 @@ static void size_tables(sum *x, rkvi_config *cfg)
     uint64_t step = add(x, table(x, cfg->max_rows, sizeof(rkvi_row)),
                         table(x, cfg->max_rows, sizeof(rkvi_new_cell)));
     step = add(x, step, table(x, cfg->max_rows / cfg->tile_cells + 2 * n_seq, sizeof(uint64_t)));
+    step = add(x, step, cfg->n_sequences > 1 ? table(x, cfg->max_rows, sizeof(uint32_t)) : 0);
     const uint64_t a_class =
-        add(x, table(x, n_seq, sizeof(rkvi_entry)), table(x, cfg->max_spans, sizeof(rkvi_span)));
-    uint64_t a_site = add(x, table(x, cfg->capacity_tiles, sizeof(uint64_t)),
+        add(x, table(x, n_seq, RKVI_ENTRY_ROOM), table(x, cfg->max_spans, sizeof(rkvi_span)));
+    uint64_t a_site = add(x, table(x, cfg->max_bases, sizeof(uint64_t)),
                           table(x, cfg->max_items_site, sizeof(rkvi_item)));
     a_site = add(x, a_site, table(x, cfg->max_merges_site, sizeof(rkvi_merge_item)));
     a_site = add(x, a_site, table(x, cfg->max_nodes_site, sizeof(rkvi_node)));
+    step = add(x, step, table(x, cfg->tree_slots, sizeof(rkvi_tree_item)));
     step = add(x, step, mul(x, cfg->n_leaf_classes, a_class));
+    if (cfg->turned_floats)
+        step = add(x, step, table(x, mul(x, cfg->max_turns, cfg->max_rows), sizeof(rkvi_turned_row)));
+    const uint64_t n_angles = mul(x, cfg->turned_floats ? cfg->max_turns : 0, smaller(n_seq, cfg->max_rows));
+    for (uint32_t i = 0; i < cfg->n_ropes; i++)
+        step = add(x, step, table(x, mul(x, n_angles, cfg->ropes[i].n), 2 * sizeof(float)));
     cfg->table_bytes = add(x, step, mul(x, cfg->n_sites, a_site));
     cfg->upload_bytes = cfg->device_table_bytes = cfg->table_bytes;
     if (cfg->flags & RKV_FLAG_GRAPHS) /* in pieces, each with its rkvi_patch */
@@ -290,7 +327,7 @@ static void size_sum(sum *x, rkvi_config *cfg)
     uint64_t bytes = add(x, cfg->window_bytes, cfg->active_bytes);
     bytes = add(x, bytes, cfg->ring_bytes);
     bytes = add(x, bytes, cfg->transit_bytes);
-    bytes = add(x, bytes, cfg->partial_bytes);
+    bytes = add(x, bytes, add(x, cfg->partial_bytes, cfg->turned_bytes));
     cfg->device_bytes = add(x, bytes, cfg->device_table_bytes);
 }
 
@@ -305,7 +342,7 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
             "capacity_cells %llu are %llu tiles of %u cells; at most 2^32 - 2 tiles can be numbered",
             (unsigned long long)cfg->capacity_cells, (unsigned long long)cfg->capacity_tiles,
             cfg->tile_cells);
-    if (cfg->capacity_tiles * cfg->n_sites >= UINT32_MAX)
+    if ((cfg->n_sequences > 1 ? 2 : 1) * cfg->capacity_tiles * cfg->n_sites >= UINT32_MAX)
         return rkvi_fail(
             RKV_E_OVERFLOW,
             "a step at %llu tiles and %u sites could read 2^32 tile-layers or more, which can't be "
@@ -319,6 +356,7 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
     size_transit(&x, cfg);
     size_spans(&x, cfg);
     size_partials(&x, cfg);
+    size_turned(&x, cfg);
     size_tables(&x, cfg);
     size_sum(&x, cfg);
     return x.exceeded ? too_large(cfg) : RKV_OK;

@@ -48,6 +48,9 @@ typedef enum {
     RKVI_OP_PREFILL, /* states of rows, leaves in order */
     RKVI_OP_MERGE,   /* nodes of a row to one node, or to the output */
     RKVI_OP_PATCH,   /* pieces of the step's tables that changed, into place */
+    RKVI_OP_ROTATE,  /* q turned back, for leaves whose positions were shifted */
+    RKVI_OP_TREE,    /* partials over an entry's own new cells, under a mask */
+    RKVI_OP_MOVE,    /* accepted cells of a token tree to their places */
     RKVI_OP_COUNT
 } rkvi_op;
 
@@ -66,6 +69,15 @@ typedef struct rkvi_entry {
     uint32_t row0;    /* its first row in q, out and `rows` */
     uint32_t n_rows;
 } rkvi_entry;
+
+/* Accepted counts that only the GPU knows yet.  A step that verifies drafts and
+ * is followed by another one before the host has read how many were accepted
+ * needs positions and lengths that follow from a count on the device.  Room is
+ * kept for that: one u32 an entry, all of them behind its class's entries, from which a small kernel at the step's start would set
+ * rows[].pos, the last spans' counts and the new cells' places, all of them in
+ * tables that the device may write.  Kernels of attention would not change.
+ * Nothing writes or reads these words yet. */
+#define RKVI_ENTRY_ROOM (sizeof(rkvi_entry) + sizeof(uint32_t))
 
 /* A row sees cell at position x when lo <= x < hi, lo and hi being the site's
  * mask applied to pos, cut by [from, to).  rkvi_visible() below. */
@@ -203,6 +215,67 @@ typedef struct rkvi_patch_args {
     const unsigned char *src;
     const rkvi_patch *patches;
 } rkvi_patch_args;
+/* A row of q as the leaves of one turn want it: rotated by -turn. */
+typedef struct rkvi_turned_row {
+    uint32_t row;    /* of the step */
+    uint32_t turn;   /* where it goes: turned + turn * turned_stride, row `row` */
+    uint32_t angles; /* which of `angles` */
+    uint32_t reserved;
+} rkvi_turned_row;
+
+/* grid = rows of `rows` * query heads, index = i * q_heads + head.  Element i of
+ * a pair, j its other one, c and s the pair's angles: i becomes i * c - j * s,
+ * j becomes i * s + j * c, each product and sum rounded to f32.  Elements of no
+ * pair are copied.  Executors give the same bits. */
+typedef struct rkvi_rotate_args {
+    rkvi_tensor q;
+    const rkvi_turned_row *rows;
+    const float *angles; /* [which][pair]: cos, sin of -turn * frequency */
+    float *turned;       /* as in rkvi_attend_args */
+    uint64_t turned_stride;
+    uint32_t q_heads, dk;
+    uint32_t n_pairs; /* 2 * n_pairs <= dk */
+    uint32_t pairing; /* 0: i with i + n_pairs, 1: 2i with 2i + 1 */
+} rkvi_rotate_args;
+
+/* A row of a token tree.  Its entry's spans end before the step's new cells, so
+ * decode and prefill don't see them; this op does, with cells as one further
+ * node, which comes last. */
+#define RKVI_TREE_CELLS_MAX 64u
+typedef struct rkvi_tree_item {
+    uint64_t mask;    /* bit j: sees the entry's new cell j, if its range of positions has it */
+    uint64_t slot;    /* of its partial */
+    uint32_t row0;    /* the entry's first row: row row0 + j of the step is that of new cell j */
+    uint32_t row;     /* its own: row0 + row */
+    uint32_t cell0;   /* the entry's first one in `cells` */
+    uint32_t n_cells; /* at most RKVI_TREE_CELLS_MAX */
+} rkvi_tree_item;
+
+/* grid = n_items * query heads, index = item * q_heads + head. */
+typedef struct rkvi_tree_args {
+    rkvi_geom geom;
+    const rkvi_row *rows;
+    const uint64_t *bases;
+    const rkvi_new_cell *cells;
+    const rkvi_tree_item *items;
+    float *partials;
+    rkvi_tensor q;
+    rkvi_site_mask mask;
+    uint32_t q_heads;
+    float scale, softcap;
+} rkvi_tree_args;
+
+/* Cells first .. of successive tile-layers, which a token tree took: cell
+ * from[i] of them becomes cell i, i rising, from[i] >= i and rising too.
+ * grid = KV heads; an index moves its head's cells in order. */
+#define RKVI_MOVE_TILES_MAX (RKVI_TREE_CELLS_MAX / RKVI_TILE_MIN + 1)
+typedef struct rkvi_move_args {
+    rkvi_geom geom;
+    uint64_t tiles[RKVI_MOVE_TILES_MAX];
+    uint32_t first; /* the tree's cell 0, counted from tiles[0]'s */
+    uint32_t n;
+    uint8_t from[RKVI_TREE_CELLS_MAX];
+} rkvi_move_args;
 
 typedef void (*rkvi_op_fn)(const void *args, uint64_t index);
 typedef struct rkvi_ops {

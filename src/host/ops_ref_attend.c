@@ -19,10 +19,10 @@ static float dot(const float *a, const float *b, uint32_t dim)
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-static float score(const rkvi_attend_args *a, float product)
+static float score(float product, float scale, float softcap)
 {
-    const float s = product * a->scale;
-    return a->softcap != 0 ? a->softcap * rkvi_tanhf(s / a->softcap) : s;
+    const float s = product * scale;
+    return softcap != 0 ? softcap * rkvi_tanhf(s / softcap) : s;
 }
 
 /* Partial of the cells [t0, t1) of a leaf; false when it is empty. */
@@ -39,7 +39,7 @@ static bool leaf_partial(const rkvi_job *j, uint64_t leaf, uint32_t row, const f
     float s[LEAF_MAX], x[DIM], m = -INFINITY, l = 0;
     for (uint32_t t = t0; t < t1; t++) {
         rkvi_plane_get(&k, t, x);
-        s[t - t0] = score(j->a, dot(q, x, k.dim)) + 0.0f; /* no -0: m is one value */
+        s[t - t0] = score(dot(q, x, k.dim), j->a->scale, j->a->softcap) + 0.0f; /* no -0: m is one value */
         m = s[t - t0] > m || s[t - t0] != s[t - t0] ? s[t - t0] : m; /* NaN stays */
     }
     if (m == -INFINITY)
@@ -109,4 +109,51 @@ void rkvi_ref_decode(const void *args, uint64_t index)
 void rkvi_ref_prefill(const void *args, uint64_t index)
 {
     attend(args, index, prefill_head);
+}
+
+/* The new cells that a row of a token tree sees: their numbers; returns how many. */
+static uint32_t tree_cells(const rkvi_tree_args *a, const rkvi_tree_item *it, uint32_t *out)
+{
+    int64_t lo, hi;
+    uint32_t n = 0;
+    rkvi_visible(&a->rows[it->row0 + it->row], a->mask, &lo, &hi);
+    for (uint32_t j = 0; j < it->n_cells; j++) {
+        const int64_t pos = a->rows[it->row0 + j].pos;
+        if ((it->mask >> j & 1) && pos >= lo && pos < hi)
+            out[n++] = j;
+    }
+    return n;
+}
+
+void rkvi_ref_tree_partial(const void *args, uint64_t index)
+{
+    const rkvi_tree_args *a = args;
+    const rkvi_geom *g = &a->geom;
+    const rkvi_tree_item *it = &a->items[index / a->q_heads];
+    const uint32_t head = (uint32_t)(index % a->q_heads), kv_head = head / (a->q_heads / g->n_heads);
+    const rkvi_partial out = rkvi_partial_at(a->partials, it->slot, a->q_heads, g->dv, head);
+    uint32_t seen[RKVI_TREE_CELLS_MAX];
+    const uint32_t n = tree_cells(a, it, seen);
+    float s[RKVI_TREE_CELLS_MAX], q[DIM], x[DIM], m = -INFINITY;
+    rkvi_tensor_get(&a->q, it->row0 + it->row, head, g->dk, q);
+    for (uint32_t i = 0; i < n; i++) {
+        const rkvi_new_cell *c = &a->cells[it->cell0 + seen[i]];
+        const rkvi_plane k = rkvi_plane_k(g, a->bases[c->base], kv_head);
+        rkvi_plane_get(&k, c->cell, x);
+        s[i] = score(dot(q, x, g->dk), a->scale, a->softcap) + 0.0f;
+        m = s[i] > m || s[i] != s[i] ? s[i] : m;
+    }
+    rkvi_partial_clear(out, g->dv);
+    if (m == -INFINITY)
+        return;
+    *out.m = m;
+    for (uint32_t i = 0; i < n; i++) {
+        const rkvi_new_cell *c = &a->cells[it->cell0 + seen[i]];
+        const rkvi_plane v = rkvi_plane_v(g, a->bases[c->base], kv_head);
+        const float p = rkvi_expf(s[i] - m);
+        *out.l += p;
+        rkvi_plane_get(&v, c->cell, x);
+        for (uint32_t d = 0; d < g->dv; d++)
+            out.o[d] += p * x[d];
+    }
 }

@@ -1,38 +1,60 @@
 #include "plan_work.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- life cycle */
 
+static void find_masks(rkvi_plan_work *w, const rkvi_config *cfg)
+{
+    for (uint32_t site = 0; site < cfg->n_sites; site++) {
+        const rkvi_site_mask mask = cfg->sites[site].mask;
+        uint32_t m = 0;
+        while (m < w->n_masks && (w->masks[m].kind != mask.kind || w->masks[m].width != mask.width))
+            m++;
+        if (m == w->n_masks)
+            w->masks[w->n_masks++] = mask;
+        w->mask_of[site] = m;
+    }
+}
+
 static rkv_status work_init(rkvi_plan_work *w, const rkvi_config *cfg)
 {
-    w->tile_lo = calloc(cfg->capacity_tiles, sizeof *w->tile_lo);
-    w->tile_hi = calloc(cfg->capacity_tiles, sizeof *w->tile_hi);
-    w->base0 = calloc(cfg->n_sequences + 1u, sizeof *w->base0);
+    w->mask_of = calloc(cfg->n_sites, sizeof *w->mask_of);
+    w->masks = calloc(cfg->n_sites, sizeof *w->masks);
     w->items = calloc(cfg->max_items_site, sizeof *w->items);
     w->item_launch = calloc(cfg->max_items_site, sizeof *w->item_launch);
+    w->item_stem = calloc(cfg->max_items_site, sizeof *w->item_stem);
+    w->sorted_stem = calloc(cfg->max_items_site, sizeof *w->sorted_stem);
     w->block_seen = calloc(cfg->max_rows, sizeof *w->block_seen);
-    w->nodes = calloc(cfg->n_sequences, sizeof *w->nodes);
+    w->nodes = calloc(2 * (uint64_t)cfg->n_sequences, sizeof *w->nodes);
     w->live = calloc(cfg->partial_slots, sizeof *w->live);
     w->free = calloc(cfg->partial_slots, sizeof *w->free);
-    bool ok = w->tile_lo && w->tile_hi && w->base0 && w->items && w->item_launch && w->block_seen && w->nodes &&
-              w->live && w->free;
+    bool ok = w->mask_of && w->masks && w->items && w->item_launch && w->item_stem && w->sorted_stem &&
+              w->block_seen && w->nodes && w->live && w->free;
     for (uint32_t c = 0; c < cfg->n_leaf_classes; c++) {
-        w->span0[c] = calloc(cfg->n_sequences + 1u, sizeof **w->span0);
+        w->span0[c] = calloc(cfg->n_sequences, sizeof **w->span0);
         ok = ok && w->span0[c];
     }
-    return ok ? RKV_OK : RKV_E_HOST_MEMORY;
+    if (!ok)
+        return RKV_E_HOST_MEMORY;
+    find_masks(w, cfg);
+    w->seen = calloc(cfg->max_bases, w->n_masks * sizeof *w->seen);
+    return w->seen ? rkvi_share_init(&w->share, cfg) : RKV_E_HOST_MEMORY;
 }
 
 static void work_free(rkvi_plan_work *w)
 {
-    free(w->tile_lo);
-    free(w->tile_hi);
-    free(w->base0);
+    rkvi_share_free(&w->share);
+    free(w->mask_of);
+    free(w->masks);
+    free(w->seen);
     free(w->items);
     free(w->item_launch);
+    free(w->item_stem);
+    free(w->sorted_stem);
     free(w->block_seen);
     free(w->nodes);
     free(w->live);
@@ -49,10 +71,11 @@ rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg)
     p->work = calloc(1, sizeof *p->work);
     p->sites = calloc(cfg->n_sites, sizeof *p->sites);
     p->launches = calloc(p->launches_room, sizeof *p->launches);
-    p->tile_launch = calloc(cfg->n_sites * cfg->capacity_tiles, sizeof *p->tile_launch);
+    p->tile_launch = calloc(cfg->n_sites * cfg->max_bases, sizeof *p->tile_launch);
     p->leaf_launch = calloc(max_spans, sizeof *p->leaf_launch);
-    if (p->work && p->sites && p->launches && p->tile_launch && p->leaf_launch &&
-        work_init(p->work, cfg) == RKV_OK)
+    p->tree_slot0 = calloc(cfg->n_sequences, sizeof *p->tree_slot0);
+    if (p->work && p->tree_slot0 && p->sites && p->launches && p->tile_launch && p->leaf_launch &&
+        work_init(p->work, cfg) == RKV_OK && rkvi_plan_turns_init(&p->turns, cfg))
         return RKV_OK;
     rkvi_plan_free(p);
     return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan steps over %llu tiles at %u sites",
@@ -63,11 +86,13 @@ void rkvi_plan_free(rkvi_plan *p)
 {
     if (p->work)
         work_free(p->work);
+    rkvi_plan_turns_free(&p->turns);
     free(p->work);
     free(p->sites);
     free(p->launches);
     free(p->tile_launch);
     free(p->leaf_launch);
+    free(p->tree_slot0);
     *p = (rkvi_plan){0};
 }
 
@@ -89,28 +114,25 @@ void rkvi_plan_range(const rkvi_batch *b, const rkvi_batch_entry *e, rkvi_site_m
     *out_hi = hi;
 }
 
-/* Positions of the cells of each tile, for the whole batch. */
-static void tile_positions(rkvi_plan *p, const rkvi_plan_view *v)
+/* Which bases the rows see, by each mask. */
+static void find_seen(const rkvi_plan *p, const rkvi_plan_view *v)
 {
     rkvi_plan_work *w = p->work;
-    uint64_t base = 0;
-    for (uint32_t e = 0; e < v->batch->n_entries; e++) {
-        const rkvi_seq *s = &v->seqs[v->batch->entries[e].sequence];
-        w->base0[e] = base;
-        for (uint32_t t = 0; t < s->n_tiles; t++) {
-            w->tile_lo[base + t] = INT64_MAX;
-            w->tile_hi[base + t] = INT64_MIN;
+    for (uint32_t m = 0; m < w->n_masks; m++) {
+        bool *seen = w->seen + m * v->cfg->max_bases;
+        memset(seen, 0, w->share.n_bases * sizeof *seen);
+        for (uint32_t e = 0; e < v->batch->n_entries; e++) {
+            const rkvi_batch_entry *be = &v->batch->entries[e];
+            const rkvi_seq *s = &v->seqs[be->sequence];
+            int64_t lo, hi;
+            rkvi_plan_range(v->batch, be, w->masks[m], &lo, &hi);
+            for (uint32_t i = 0; i < s->n_segments; i++) {
+                const rkvi_segment *g = &s->segments[i];
+                if (g->pos < hi && g->pos + g->count > lo)
+                    seen[rkvi_share_base(&w->share, e, s, g->tile_index)] = true;
+            }
         }
-        for (uint32_t i = 0; i < s->n_segments; i++) {
-            const rkvi_segment *g = &s->segments[i];
-            int64_t *lo = &w->tile_lo[base + g->tile_index], *hi = &w->tile_hi[base + g->tile_index];
-            *lo = g->pos < *lo ? g->pos : *lo;
-            *hi = g->pos + g->count > *hi ? g->pos + g->count : *hi;
-        }
-        base += s->n_tiles;
     }
-    w->base0[v->batch->n_entries] = base;
-    p->n_bases = base;
 }
 
 static bool is_tail(const rkvi_plan_view *v, const rkvi_tile_layer *l)
@@ -137,32 +159,24 @@ static void fill_item(rkvi_ring_item *it, const rkvi_plan_view *v, uint32_t site
                            .out_mark = &l->out_mark};
 }
 
-/* The site's items, in order of entries and tiles; marks[] (may be NULL) tells
- * of each base whether it is unseen, on the device, or which item it is. */
+/* The site's items, in order of bases; marks[] (may be NULL) tells of each base
+ * whether it is unseen, on the device, or which item it is. */
 static uint32_t site_items(const rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_ring_item *items,
                            uint32_t *marks)
 {
     const rkvi_plan_work *w = p->work;
-    const rkvi_site_config *sc = &v->cfg->sites[site];
+    const uint32_t layer = v->cfg->sites[site].kv_layer;
+    const bool *seen = w->seen + w->mask_of[site] * v->cfg->max_bases;
     uint32_t n = 0;
-    for (uint32_t e = 0; e < v->batch->n_entries; e++) {
-        const rkvi_batch_entry *be = &v->batch->entries[e];
-        const rkvi_seq *s = &v->seqs[be->sequence];
-        int64_t lo, hi;
-        rkvi_plan_range(v->batch, be, sc->mask, &lo, &hi);
-        for (uint32_t t = 0; t < s->n_tiles; t++) {
-            const uint64_t base = w->base0[e] + t;
-            uint32_t mark = RKVI_TILE_UNSEEN;
-            if (w->tile_lo[base] < hi && w->tile_hi[base] > lo) {
-                mark = RKVI_TILE_DEVICE;
-                if (is_tail(v, rkvi_tile_layer_at(v->tiles, s->tiles[t], sc->kv_layer))) {
-                    mark = n;
-                    fill_item(&items[n++], v, site, s->tiles[t]);
-                }
-            }
-            if (marks)
-                marks[base] = mark;
+    for (uint32_t base = 0; base < w->share.n_bases; base++) {
+        const uint32_t tile = w->share.base_tile[base];
+        uint32_t mark = seen[base] ? RKVI_TILE_DEVICE : RKVI_TILE_UNSEEN;
+        if (seen[base] && is_tail(v, rkvi_tile_layer_at(v->tiles, tile, layer))) {
+            mark = n;
+            fill_item(&items[n++], v, site, tile);
         }
+        if (marks)
+            marks[base] = mark;
     }
     return n;
 }
@@ -186,32 +200,61 @@ static uint32_t cut_launches(const rkvi_plan_view *v, rkvi_ring_item *items, uin
     return launch + 1;
 }
 
-uint32_t rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items)
+/* Items that repeat a tile-layer. */
+static uint64_t count_repeats(const rkvi_plan *p, const uint32_t *marks, uint32_t n_items)
+{
+    const rkvi_share *share = &p->work->share;
+    uint64_t n = 0;
+    for (uint32_t base = 0; base < share->n_bases; base++)
+        n += share->base_repeats[base] && marks[base] < n_items;
+    return n;
+}
+
+/* One site: its items become part of the list; returns its launches. */
+static uint32_t list_site(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_ring_item *items, uint32_t *n,
+                          uint32_t launch0)
+{
+    uint32_t *marks = v->predict ? NULL : p->tile_launch + site * p->n_bases;
+    const uint64_t number = v->launch_base + launch0;
+    const uint32_t k = site_items(p, v, site, items + *n, marks);
+    const uint32_t launches = cut_launches(v, items + *n, k, number);
+    if (!v->predict) {
+        p->own_entries += count_repeats(p, marks, k);
+        for (uint64_t b = 0; b < p->n_bases; b++)
+            if (marks[b] < k)
+                marks[b] = (uint32_t)(items[*n + marks[b]].launch - number);
+        p->sites[site] = (rkvi_plan_site){
+            .launch0 = launch0, .n_launches = launches, .number0 = number, .list0 = *n, .n_list = k};
+    }
+    *n += k;
+    return launches;
+}
+
+rkv_status rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items, uint32_t *out_n)
 {
     uint32_t n = 0, n_launches = 0;
     uint64_t bytes = 0;
-    tile_positions(p, v);
-    for (uint32_t site = 0; site < v->cfg->n_sites; site++) {
-        uint32_t *marks = v->predict ? NULL : p->tile_launch + site * p->n_bases;
-        const uint64_t number = v->launch_base + n_launches;
-        const uint32_t k = site_items(p, v, site, items + n, marks);
-        const uint32_t launches = cut_launches(v, items + n, k, number);
-        for (uint64_t b = 0; marks && b < p->n_bases; b++)
-            if (marks[b] < k)
-                marks[b] = (uint32_t)(items[n + marks[b]].launch - number);
-        if (!v->predict)
-            p->sites[site] = (rkvi_plan_site){
-                .launch0 = n_launches, .n_launches = launches, .number0 = number, .list0 = n, .n_list = k};
-        for (uint32_t i = n; i < n + k; i++)
-            bytes += items[i].bytes;
-        n += k;
-        n_launches += launches;
+    *out_n = 0;
+    if (!rkvi_share_bases(&p->work->share, v->batch, v->seqs, v->tiles))
+        return rkvi_fail(RKV_E_CAPACITY,
+                         "sequences of the batch have shared tiles in different orders, which takes more than the "
+                         "%llu tiles that a step lists; use smaller batches",
+                         (unsigned long long)v->cfg->max_bases);
+    find_seen(p, v);
+    if (!v->predict) {
+        p->n_bases = p->work->share.n_bases;
+        p->own_entries = 0;
     }
+    for (uint32_t site = 0; site < v->cfg->n_sites; site++)
+        n_launches += list_site(p, v, site, items, &n, n_launches);
+    for (uint32_t i = 0; i < n; i++)
+        bytes += items[i].bytes;
     if (!v->predict) {
         p->n_launches = n_launches;
         p->list_bytes = bytes;
     }
-    return n;
+    *out_n = n;
+    return RKV_OK;
 }
 
 /* ---------------------------------------------------------------- the tables */
@@ -241,46 +284,77 @@ static bool write_rows(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
     return true;
 }
 
-/* Entries and spans of one class of leaves. */
+static bool write_row_map(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
+{
+    const rkvi_share *share = &p->work->share;
+    uint64_t n = 0;
+    p->is_mapped = share->is_mapped;
+    if (!p->is_mapped)
+        return true;
+    for (uint32_t e = 0; e < v->batch->n_entries; e++)
+        n += v->batch->entries[e].is_prefill ? 0 : v->batch->entries[e].n_rows;
+    if (!rkvi_mirror_room(p, m, n, sizeof(uint32_t), &p->row_map_off))
+        return false;
+    memcpy(m->host + p->row_map_off, share->row_map, n * sizeof(uint32_t));
+    p->n_mapped_rows = n;
+    return true;
+}
+
+/* The entry's spans from leaf `skip` on, with bases for tiles; returns how many. */
+static uint64_t write_spans(const rkvi_plan *p, uint32_t e, uint32_t leaf, uint64_t skip, rkvi_span *out)
+{
+    const rkvi_seq *s = &p->work->share.leaf_seqs[e];
+    const uint64_t n = rkvi_seq_spans(s, leaf, skip, out);
+    for (uint64_t i = 0; i < n; i++)
+        out[i].tile = rkvi_share_base(&p->work->share, e, s, out[i].tile);
+    return n;
+}
+
+/* Entries and spans of one class of leaves.  Leading leaves that lie in the
+ * spans of entries before are not written again: span0 is where leaf 0 would
+ * be, which is never before the table's beginning. */
 static bool write_class(rkvi_plan *p, const rkvi_plan_view *v, uint32_t c, rkvi_mirror *m)
 {
     const rkvi_batch *b = v->batch;
+    const rkvi_share *share = &p->work->share;
     const uint32_t leaf = v->cfg->leaf_cells[c];
     rkvi_plan_class *pc = &p->classes[c];
     uint64_t *span0 = p->work->span0[c], n = 0;
-    for (uint32_t e = 0; e < b->n_entries; e++) {
-        span0[e] = n;
-        n += rkvi_seq_n_leaves(&v->seqs[b->entries[e].sequence], leaf);
-    }
-    span0[b->n_entries] = n;
-    if (n > v->cfg->max_spans || !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->n_sequences), sizeof(rkvi_entry),
-                                                    &pc->entries_off) ||
-        !rkvi_mirror_room(p, m, room_of(v, n, v->cfg->max_spans), sizeof(rkvi_span), &pc->spans_off))
+    if (share->n_spans[c] > v->cfg->max_spans ||
+        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->n_sequences), RKVI_ENTRY_ROOM, &pc->entries_off) ||
+        !rkvi_mirror_room(p, m, room_of(v, share->n_spans[c], v->cfg->max_spans), sizeof(rkvi_span), &pc->spans_off))
         return false;
     rkvi_entry *entries = (rkvi_entry *)(m->host + pc->entries_off);
     rkvi_span *spans = (rkvi_span *)(m->host + pc->spans_off);
     for (uint32_t e = 0; e < b->n_entries; e++) {
         const rkvi_batch_entry *be = &b->entries[e];
-        rkvi_seq_spans(&v->seqs[be->sequence], leaf, spans + span0[e]);
-        entries[e] = (rkvi_entry){.span0 = span0[e],
-                                  .n_spans = span0[e + 1] - span0[e],
-                                  .base0 = p->work->base0[e],
-                                  .row0 = be->row0,
-                                  .n_rows = be->n_rows};
+        const uint64_t shared = share->shared_leaves[c][e];
+        const uint64_t own = write_spans(p, e, leaf, shared, spans + n);
+        assert(n >= shared);
+        if (p->n_turned_rows)
+            rkvi_seq_leaf_turns(&share->leaf_seqs[e], leaf, shared, p->turns.turns + (size_t)e * v->cfg->max_turns,
+                                p->turns.n[e], p->turns.leaf_turn[c] + n);
+        span0[e] = n - shared;
+        n += own;
+        entries[e] = (rkvi_entry){
+            .span0 = span0[e], .n_spans = shared + own, .base0 = 0, .row0 = be->row0, .n_rows = be->n_rows};
     }
+    assert(n == share->n_spans[c]);
     return true;
 }
 
 /* Where the last n cells of a sequence lie. */
-static void write_cells_of(const rkvi_seq *s, uint32_t n, uint64_t base0, uint32_t row, rkvi_new_cell *out)
+static void write_cells_of(const rkvi_share *share, uint32_t e, const rkvi_seq *s, uint32_t n, uint32_t row,
+                           rkvi_new_cell *out)
 {
     uint32_t i = s->n_segments, left = n;
     while (i > 0 && left > s->segments[i - 1].count)
         left -= s->segments[--i].count;
     for (uint32_t g = i - 1; n > 0; g++) {
         const rkvi_segment *seg = &s->segments[g];
+        const uint32_t base = rkvi_share_base(share, e, s, seg->tile_index);
         for (uint32_t c = seg->count - left; c < seg->count; c++, n--)
-            *out++ = (rkvi_new_cell){.base = base0 + seg->tile_index, .cell = seg->first + c, .row = row++};
+            *out++ = (rkvi_new_cell){.base = base, .cell = seg->first + c, .row = row++};
         left = g + 1 < s->n_segments ? s->segments[g + 1].count : 0;
     }
 }
@@ -305,10 +379,10 @@ static bool write_cells(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
         const uint32_t fill = rkvi_seq_last_fill(s);
         if (be->n_new == 0)
             continue;
-        write_cells_of(s, be->n_new, p->work->base0[e], row, cells + row);
+        write_cells_of(&p->work->share, e, s, be->n_new, row, cells + row);
         row += be->n_new;
         if (fill <= be->n_new && fill < v->cfg->tile_cells)
-            open[p->n_open++] = p->work->base0[e] + s->n_tiles - 1;
+            open[p->n_open++] = rkvi_share_base(&p->work->share, e, s, s->n_tiles - 1);
     }
     p->n_new_cells = n;
     return true;
@@ -325,17 +399,11 @@ static bool write_bases(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, co
         return false;
     uint64_t *bases = (uint64_t *)(m->host + ps->bases_off);
     const rkvi_ring_item *it = items + ps->list0;
-    uint64_t base = 0;
-    for (uint32_t e = 0; e < v->batch->n_entries; e++) {
-        const rkvi_seq *s = &v->seqs[v->batch->entries[e].sequence];
-        for (uint32_t t = 0; t < s->n_tiles; t++, base++) {
-            const uint32_t mark = marks[base];
-            if (mark < RKVI_TILE_DEVICE)
-                bases[base] = ring_addr + it++->at % ring_bytes;
-            else /* an unseen tile may still take new cells: its address is needed by store */
-                bases[base] = rkvi_tile_layer_at(v->tiles, s->tiles[t], layer)->device_addr;
-        }
-    }
+    for (uint64_t base = 0; base < p->n_bases; base++)
+        if (marks[base] < RKVI_TILE_DEVICE)
+            bases[base] = ring_addr + it++->at % ring_bytes;
+        else /* an unseen tile may still take new cells: its address is needed by store */
+            bases[base] = rkvi_tile_layer_at(v->tiles, p->work->share.base_tile[base], layer)->device_addr;
     return true;
 }
 
@@ -344,6 +412,7 @@ static bool same_shape(const rkvi_plan *p, const rkvi_config *cfg, uint32_t a, u
     const rkvi_site_config *sa = &cfg->sites[a], *sb = &cfg->sites[b];
     const rkvi_layer_config *la = &cfg->layers[sa->kv_layer], *lb = &cfg->layers[sb->kv_layer];
     return la->leaf_class == lb->leaf_class && la->geom.bytes == lb->geom.bytes &&
+           (p->n_turned_rows == 0 || rkvi_site_turns(cfg, a) == rkvi_site_turns(cfg, b)) &&
            sa->mask.kind == sb->mask.kind && sa->mask.width == sb->mask.width &&
            p->sites[a].n_launches == p->sites[b].n_launches &&
            memcmp(p->tile_launch + a * p->n_bases, p->tile_launch + b * p->n_bases,
@@ -358,7 +427,8 @@ static bool share_items(rkvi_plan *p, const rkvi_config *cfg, uint32_t site)
         if (!same_shape(p, cfg, site, other))
             continue;
         rkvi_plan_site *a = &p->sites[site], *b = &p->sites[other];
-        memcpy(&p->launches[a->launch0], &p->launches[b->launch0], b->n_launches * sizeof *p->launches);
+        memcpy(&p->launches[a->launch0 * p->n_rounds], &p->launches[b->launch0 * p->n_rounds],
+               b->n_launches * p->n_rounds * sizeof *p->launches);
         a->merge0 = b->merge0;
         a->n_merge = b->n_merge;
         a->items_off = b->items_off;
@@ -371,13 +441,14 @@ static bool share_items(rkvi_plan *p, const rkvi_config *cfg, uint32_t site)
 
 static rkv_status launches_room(rkvi_plan *p)
 {
-    if (p->n_launches <= p->launches_room)
+    const uint32_t n = p->n_launches * p->n_rounds;
+    if (n <= p->launches_room)
         return RKV_OK;
-    rkvi_plan_launch *l = realloc(p->launches, 2 * (size_t)p->n_launches * sizeof *l);
+    rkvi_plan_launch *l = realloc(p->launches, 2 * (size_t)n * sizeof *l);
     if (!l)
-        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan %u launches", p->n_launches);
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to plan %u launches", n);
     p->launches = l;
-    p->launches_room = 2 * p->n_launches;
+    p->launches_room = 2 * n;
     return RKV_OK;
 }
 
@@ -385,8 +456,11 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
                             uint64_t ring_addr, uint64_t ring_bytes, rkvi_mirror *m)
 {
     p->table_bytes = 0;
+    rkvi_plan_turns_of(p, v);
     rkv_status s = launches_room(p);
-    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m);
+    rkvi_share_stems(&p->work->share, v->batch, v->seqs, v->tiles);
+    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m) && write_row_map(p, v, m) &&
+              rkvi_plan_write_turned(p, v, m) && rkvi_plan_write_trees(p, v, m);
     for (uint32_t c = 0; ok && c < v->cfg->n_leaf_classes; c++)
         ok = write_class(p, v, c, m);
     for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++)
@@ -422,14 +496,22 @@ uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_b
     uint64_t hash = mix(0xcbf29ce484222325u, b->n_entries);
     for (uint32_t e = 0; e < b->n_entries; e++) {
         const rkvi_batch_entry *be = &b->entries[e];
-        hash = mix(hash, (uint64_t)be->n_rows << 2 | (uint64_t)(be->n_new > 0) << 1 | be->is_prefill);
+        hash = mix(hash, (uint64_t)be->n_rows << 3 | (uint64_t)be->is_tree << 2 | (uint64_t)(be->n_new > 0) << 1 | be->is_prefill);
     }
+    hash = mix(mix(hash, p->n_rounds), p->is_mapped ? p->row_map_off + 1 : 0);
+    hash = mix(mix(mix(hash, p->rows_off), p->cells_off), p->open_off);
+    hash = mix(mix(hash, p->n_tree_rows), p->n_tree_rows ? p->trees_off : 0);
+    hash = mix(mix(hash, p->n_turned_rows), p->n_turned_rows ? p->turned_off : 0);
+    for (uint32_t i = 0; i < cfg->n_ropes && p->n_turned_rows; i++)
+        hash = mix(hash, p->turns.angles_off[i]);
+    for (uint32_t c = 0; c < cfg->n_leaf_classes; c++)
+        hash = mix(mix(hash, p->classes[c].entries_off), p->classes[c].spans_off);
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         const rkvi_plan_site *s = &p->sites[i];
         hash = mix(mix(mix(mix(hash, s->bases_off), s->items_off), s->merges_off), s->nodes_off);
         hash = mix(mix(mix(hash, s->merge0), s->n_merge), s->n_launches);
-        for (uint32_t g = 0; g < s->n_launches; g++)
-            hash = hash_launch(hash, &p->launches[s->launch0 + g]);
+        for (uint32_t g = 0; g < s->n_launches * p->n_rounds; g++)
+            hash = hash_launch(hash, &p->launches[s->launch0 * p->n_rounds + g]);
     }
     return hash;
 }
@@ -438,12 +520,13 @@ void rkvi_plan_print(const rkvi_plan *p, const rkvi_config *cfg, void (*line)(vo
 {
     char text[200];
     for (uint32_t site = 0; site < cfg->n_sites; site++)
-        for (uint32_t i = 0; i < p->sites[site].n_launches; i++) {
+        for (uint32_t i = 0; i < p->sites[site].n_launches * p->n_rounds; i++) {
             const rkvi_plan_site *s = &p->sites[site];
-            const rkvi_plan_launch *l = &p->launches[s->launch0 + i];
+            const rkvi_plan_launch *l = &p->launches[s->launch0 * p->n_rounds + i];
             snprintf(text, sizeof text,
-                     "site %u launch %llu: decode items %llu, prefill items %llu, merges %llu, reads %llu bytes",
-                     site, (unsigned long long)(s->number0 + i), (unsigned long long)l->n_decode,
+                     "site %u launch %llu round %u: decode items %llu, prefill items %llu, merges %llu, reads %llu bytes",
+                     site, (unsigned long long)(s->number0 + i / p->n_rounds), i % p->n_rounds,
+                     (unsigned long long)l->n_decode,
                      (unsigned long long)l->n_prefill, (unsigned long long)l->n_merge,
                      (unsigned long long)l->cost_bytes);
             line(user, text);

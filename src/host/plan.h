@@ -15,6 +15,9 @@
  * order, with the launch of the tail leaf before them, so that pending partials
  * stay few (rkvi_pending_nodes).
  *
+ * What several entries have alike is listed once, and computed once for the rows
+ * of all of them (plan_share.h).
+ *
  *   site  launch 0          launch 1          launch 2
  *         device leaves     tail leaves       tail leaves      merge
  *         + group 0         group 1           group 2         -> out
@@ -24,9 +27,8 @@
 
 #include "batch.h"
 #include "config.h"
+#include "plan_share.h"
 #include "ring.h"
-#include "seq.h"
-#include "tile.h"
 
 /* What plan sees of the cache. */
 typedef struct rkvi_plan_view {
@@ -44,7 +46,11 @@ typedef struct rkvi_plan_view {
                                 * their sizes, as far as rkvi_plan_hash tells no other */
 } rkvi_plan_view;
 
-/* One launch of a site: its part of the tables. */
+/* One launch of a site: its part of the tables.  Where the sequences of a step
+ * have cells of several turns, a launch has rounds, which run one after another:
+ * round r has what the r-th stretch of one turn takes (a prefill state goes on
+ * from stretch to stretch; decode needs rounds only where partials of all
+ * stretches don't have room at once). */
 typedef struct rkvi_plan_launch {
     uint64_t decode0, n_decode;   /* items, counted from the site's item table */
     uint64_t grid_decode;         /* these and the empty ones behind them */
@@ -55,7 +61,7 @@ typedef struct rkvi_plan_launch {
 } rkvi_plan_launch;
 
 typedef struct rkvi_plan_site {
-    uint32_t launch0, n_launches; /* in launches[] */
+    uint32_t launch0, n_launches; /* launch g's round r: launches[(launch0 + g) * n_rounds + r] */
     uint64_t number0;             /* number of the first */
     uint32_t list0, n_list;       /* in the ring's list */
     uint64_t merge0, n_merge;     /* the last merge, to the output */
@@ -67,18 +73,36 @@ typedef struct rkvi_plan_class {
     uint64_t entries_off, spans_off;
 } rkvi_plan_class;
 
+/* plan_turn.c: turns of the step's entries. */
+typedef struct rkvi_plan_turns {
+    uint32_t *n;           /* [entry] how many */
+    int64_t *turns;        /* [entry * max_turns] */
+    uint8_t *leaf_turn[RKVI_LEAF_CLASSES_MAX]; /* [span] 0, or 1 + which of its entry's */
+    uint32_t n_pairs;      /* of an entry and a turn */
+    int64_t *kept_turn;    /* [pair] whose angles are kept; 0: none */
+    float *kept_angles;
+    uint64_t *angles_off;  /* [rope] */
+} rkvi_plan_turns;
+
 typedef struct rkvi_plan {
     rkvi_plan_site *sites;
     rkvi_plan_launch *launches;
-    uint32_t n_launches, launches_room;
+    uint32_t n_launches, n_rounds, launches_room;
     rkvi_plan_class classes[RKVI_LEAF_CLASSES_MAX];
     uint64_t rows_off, cells_off, open_off;
+    uint64_t row_map_off, n_mapped_rows; /* of decode items, where is_mapped */
+    bool is_mapped;
     uint64_t n_new_cells, n_open;
+    rkvi_plan_turns turns;
+    uint64_t trees_off, n_tree_rows;    /* 0: no token trees */
+    uint64_t *tree_slot0;               /* [entry] partial of its first row */
+    uint64_t turned_off, n_turned_rows; /* 0: no leaf wants a turned q */
     uint64_t table_bytes;        /* used of the mirror */
-    uint64_t n_bases;            /* tiles of all entries */
+    uint64_t n_bases;            /* tiles of all entries, each once (plan_share.h) */
     uint64_t list_bytes;
+    uint64_t own_entries;        /* list items that repeat a tile-layer */
     /* scratch */
-    uint32_t *tile_launch;       /* [site * capacity_tiles + base]: launch, or a mark below */
+    uint32_t *tile_launch;       /* [site * n_bases + base]: launch, or a mark below */
     uint32_t *leaf_launch;
     struct rkvi_plan_work *work;
 } rkvi_plan;
@@ -90,9 +114,9 @@ typedef struct rkvi_plan {
 rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg);
 void rkvi_plan_free(rkvi_plan *p);
 
-/* Writes the list's items (room for n_sites * capacity_tiles) and, unless
- * predicting, the sites' launches.  Returns how many items. */
-uint32_t rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items);
+/* Writes the list's items (room for n_sites * max_bases) and, unless
+ * predicting, the sites' launches.  RKV_E_CAPACITY with a sentence. */
+rkv_status rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item *items, uint32_t *out_n);
 
 /* Where the tables are written and what they will be on the device. */
 typedef struct rkvi_mirror {

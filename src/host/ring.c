@@ -350,7 +350,7 @@ static void predict_laps(rkvi_ring *r, uint32_t n, uint64_t last_launch)
 void rkvi_ring_cycle(rkvi_ring *r, uint32_t n, uint32_t n_ahead, uint64_t last_launch)
 {
     rkvi_ring_item *p = rkvi_ring_new_items(r);
-    const uint64_t behind = n ? p[n - 1].launch + 1 : 0;
+    const uint64_t end = n ? p[n - 1].launch : 0, behind = (end > last_launch ? end : last_launch) + 1;
     r->n_slots = r->first_slot = r->n_list = r->n_items = 0;
     r->head = r->freed_launch = 0;
     plan_laps(r, n);

@@ -10,6 +10,7 @@ void rkvi_seq_free(rkvi_seq *s)
 {
     free(s->segments);
     free(s->tiles);
+    free(s->tree_pos);
     *s = (rkvi_seq){0};
 }
 
@@ -259,13 +260,22 @@ uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells)
     return n;
 }
 
-uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, rkvi_span *out)
+uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, rkvi_span *out)
 {
     rkvi_span *o = out;
     for (uint32_t i = 0; i < s->n_segments; i++) {
         const rkvi_segment *g = &s->segments[i];
         const uint32_t end = g->first + g->count;
-        for (uint32_t c = g->first; c < end;) {
+        const uint64_t blocks = blocks_of(g, leaf_cells), passed = skip < blocks ? skip : blocks;
+        uint32_t c = g->first;
+        if (passed == blocks && skip) {
+            skip -= blocks;
+            continue;
+        }
+        if (passed) /* to the beginning of a block */
+            c = (uint32_t)(g->first / leaf_cells + passed) * leaf_cells;
+        skip -= passed;
+        while (c < end) {
             const uint32_t block_end = (c / leaf_cells + 1) * leaf_cells;
             const uint32_t stop = block_end < end ? block_end : end;
             *o++ = (rkvi_span){.pos = g->pos + (c - g->first),

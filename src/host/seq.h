@@ -13,7 +13,8 @@
  * tiles[] holds one reference for each of its items.  A tile comes more than
  * once only where cells of it come again after others; within an item the
  * segments' cells rise, so that the last segment ends where appending goes on.
- * One segment more than there are always has room: a removal can't fail. */
+ * A segment more than there are has room ahead of need, since a removal may
+ * make one more. */
 #ifndef RKVI_SEQ_H
 #define RKVI_SEQ_H
 
@@ -33,6 +34,8 @@ typedef struct rkvi_seq {
     uint32_t n_tiles, tiles_room;
     uint64_t n_cells;
     uint32_t first_open; /* cache's: tiles before it are in window or tail, or on their way, in every KV layer */
+    uint32_t n_tree;   /* cells of a token tree at the end, whose positions are made up until some are accepted */
+    int64_t *tree_pos; /* theirs; NULL until the first tree */
 } rkvi_seq;
 
 void rkvi_seq_free(rkvi_seq *s);
@@ -51,7 +54,7 @@ void rkvi_seq_need(const rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uin
  * segment (-1: none); both move on. */
 void rkvi_rows_need(uint32_t *fill, int64_t *pos, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                     uint32_t *out_tiles, uint32_t *out_segments);
-/* Room for so many more; the list itself is unchanged. */
+/* Room for so many more, and one segment; the list itself is unchanged. */
 rkv_status rkvi_seq_reserve(rkvi_seq *s, uint32_t more_tiles, uint32_t more_segments);
 /* `to`, empty, gets the same segments and tiles. */
 rkv_status rkvi_seq_copy(rkvi_seq *to, const rkvi_seq *from);
@@ -59,7 +62,8 @@ rkv_status rkvi_seq_copy(rkvi_seq *to, const rkvi_seq *from);
  * was reserved: can't fail. */
 void rkvi_seq_append(rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                      const uint32_t *new_tiles);
-/* Cuts the cells at positions [from, to).  Tiles without a segment left stand
+/* Cuts the cells at positions [from, to); room for a segment was reserved, or
+ * none is left behind the range.  Tiles without a segment left stand
  * in tiles[n_tiles ..) for the caller to release; returns how many. */
 uint32_t rkvi_seq_remove(rkvi_seq *s, int64_t from, int64_t to);
 
@@ -74,7 +78,40 @@ uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t 
 bool rkvi_seq_range(const rkvi_seq *s, uint32_t *at, int64_t *out_from, int64_t *out_to);
 
 uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells);
-/* Writes the leaves' spans; returns how many. */
-uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, rkvi_span *out);
+/* Writes the leaves' spans from leaf `skip` on, with items of tiles[]; returns how many. */
+uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, rkvi_span *out);
+
+/* ---- seq_tree.c
+ * A token tree's cells were appended as usual, from one position behind the
+ * end on.  Set tells what they are; from reserve on it can't fail. */
+rkv_status rkvi_seq_tree_reserve(rkvi_seq *s);
+void rkvi_seq_tree_set(rkvi_seq *s, const rkvi_row *rows, uint32_t n);
+/* The sequence without its last n cells, which are a token tree: shares s's lists. */
+rkvi_seq rkvi_seq_before(const rkvi_seq *s, uint32_t n);
+int64_t rkvi_seq_accepted_end(const rkvi_seq *s);       /* last position + 1 before the tree */
+rkvi_segment rkvi_seq_tree_begin(const rkvi_seq *s);    /* the tree's first segment */
+/* The tree's first n places now hold its cells cells[0] .., with their positions;
+ * the others are cut.  Room for n segments more was reserved.  Returns how many
+ * tiles stand behind tiles[n_tiles) for the caller to release. */
+uint32_t rkvi_seq_accept(rkvi_seq *s, const uint32_t *cells, uint32_t n, uint32_t tile_cells);
+
+/* ---- seq_shift.c
+ * Adds delta to pos and turn of the cells at positions [from, to), cutting
+ * segments at its edges, or joining them where they go on with each other again.  The check tells whether positions would stay below
+ * pos_end and rise strictly, with at most max_turned stretches of one turn
+ * other than 0, and how many more segments there would be, which the shift
+ * needs room for.  A range that holds no cell, or a delta of 0, changes nothing. */
+rkv_status rkvi_seq_shift_check(const rkvi_seq *s, int64_t from, int64_t to, int64_t delta, uint32_t max_turned,
+                                int64_t pos_end, uint32_t *out_more);
+void rkvi_seq_shift(rkvi_seq *s, int64_t from, int64_t to, int64_t delta);
+/* The turns other than 0, in order of first appearance; returns how many. */
+uint32_t rkvi_seq_turns(const rkvi_seq *s, uint32_t room, int64_t *out);
+/* Stretches of one turn other than 0 among the cells at positions [from, to). */
+uint32_t rkvi_seq_n_turned(const rkvi_seq *s, int64_t from, int64_t to);
+/* Runs of segments of one turn, 0 or not. */
+uint32_t rkvi_seq_n_stretches(const rkvi_seq *s);
+/* Of each leaf from number `skip` on: 0, or 1 + the index of its turn in turns[]. */
+void rkvi_seq_leaf_turns(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, const int64_t *turns, uint32_t n_turns,
+                         uint8_t *out);
 
 #endif

@@ -1,6 +1,7 @@
 /* state_format.c: a state in memory: made from sequences, and which cells it holds. */
 #include "state_format.h"
 
+#include "state_hash.h"
 #include "state_layout.h"
 
 #include <stdlib.h>
@@ -221,4 +222,19 @@ rkv_status rkvi_state_collect(rkvi_state *st, const rkvi_config *cfg, const rkvi
     st->total_bytes =
         RKVI_STATE_HEADER_BYTES + st->description_bytes + RKVI_STATE_CHECKSUM_BYTES + st->payload_bytes;
     return RKV_OK;
+}
+
+/* ------------------------------------------------------------------ rotation */
+
+rkvi_state_rope rkvi_state_rope_of(const rkvi_config *cfg, uint32_t layer)
+{
+    const rkvi_layer_config *l = &cfg->layers[layer];
+    rkvi_state_rope r = {.k_form = l->k_form};
+    const bool is_cache_rope = cfg->has_rope && l->rope == 0;
+    if (l->rope != RKVI_NO_ROPE && !is_cache_rope) {
+        const rkvi_rope *rope = &cfg->ropes[l->rope];
+        r.n = rope->n;
+        r.hash = rkvi_state_hash(rope->frequencies, rope->n * sizeof(float), rope->pairing);
+    }
+    return r;
 }

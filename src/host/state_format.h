@@ -24,6 +24,7 @@ typedef struct rkvi_state {
     const rkvi_config *cfg;
     bool is_whole; /* a whole cache; else one sequence */
     uint32_t n_seqs, n_tiles;
+    uint32_t n_rope;        /* RoPE frequencies in the state that is read */
     rkvi_seq *seqs;    /* their tiles[] are numbers of the state's tiles */
     uint32_t *records; /* [tile] its record in the tile table; of a state that is read: not yet */
     uint8_t *present;  /* [tile * n_layers + layer] its cells are in the state */
@@ -68,5 +69,13 @@ rkv_status rkvi_state_cover_make(rkvi_state *st);
 
 /* The lowest position that a row at `pos` or later may see in a KV layer. */
 int64_t rkvi_state_lowest_seen(const rkvi_config *cfg, uint32_t layer, int64_t pos);
+
+/* How a KV layer's K were rotated: k_form, frequencies of its own (0: the
+ * cache's, or not known), their hash with the pairing as its seed. */
+typedef struct rkvi_state_rope {
+    uint32_t k_form, n;
+    uint64_t hash;
+} rkvi_state_rope;
+rkvi_state_rope rkvi_state_rope_of(const rkvi_config *cfg, uint32_t layer);
 
 #endif

@@ -108,6 +108,21 @@ static rkv_status scale_differs(uint32_t layer, char what, float in_state, float
                      layer, what, (double)in_state, (double)in_cache);
 }
 
+/* Frequencies of the KV layer's own against its own, or against the cache's; not
+ * against none at all, as with the cache's. */
+static rkv_status layer_rope_differs(const rkvi_state *st, uint32_t l, const rkvi_state_rope *in_state)
+{
+    const rkvi_state_rope here = rkvi_state_rope_of(st->cfg, l);
+    const rkv_status s = differs(l, "k_form", in_state->k_form, here.k_form);
+    const bool known = (in_state->n || st->n_rope) && (here.n || st->cfg->n_rope);
+    if (s == RKV_OK && known && (in_state->n != here.n || in_state->hash != here.hash))
+        return rkvi_fail(RKV_E_DATA,
+                         "KV layer %u has other RoPE frequencies of its own, or another pairing, in the state (%u) than "
+                         "in this cache (%u)",
+                         l, in_state->n, here.n);
+    return s;
+}
+
 static rkv_status check_layer(rkvi_state *st, uint32_t l, rkvi_get *g)
 {
     const rkvi_geom *geom = &st->cfg->layers[l].geom;
@@ -116,9 +131,10 @@ static rkv_status check_layer(rkvi_state *st, uint32_t l, rkvi_get *g)
     const uint32_t leaf = rkvi_get_u32(g);
     const float k_scale = rkvi_get_f32(g), v_scale = rkvi_get_f32(g);
     const uint64_t bytes = rkvi_get_u64(g);
-    uint64_t reserved = 0;
-    for (int i = 0; i < 3; i++)
-        reserved |= rkvi_get_u64(g);
+    rkvi_state_rope rope = {.k_form = rkvi_get_u32(g)};
+    rope.n = rkvi_get_u32(g);
+    rope.hash = rkvi_get_u64(g);
+    const uint64_t reserved = rkvi_get_u64(g);
     rkv_status s = differs(l, "n_kv_heads", heads, geom->n_heads);
     if (s == RKV_OK)
         s = differs(l, "head_dim_k", dk, geom->dk);
@@ -136,6 +152,8 @@ static rkv_status check_layer(rkvi_state *st, uint32_t l, rkvi_get *g)
         s = differs(l, "leaf_cells", leaf, geom->leaf_cells);
     if (s == RKV_OK)
         s = differs(l, "bytes a tile", bytes, rkvi_state_payload_bytes(st->cfg, l));
+    if (s == RKV_OK)
+        s = layer_rope_differs(st, l, &rope);
     return s == RKV_OK ? differs(l, "reserved fields", reserved, 0) : s;
 }
 
@@ -186,12 +204,8 @@ static rkv_status check_segment(const rkvi_state *st, uint32_t seq, uint32_t i)
         return bad_segment(seq, i, "its position or turn is out of range");
     if (g->tile_index >= s->n_tiles)
         return bad_segment(seq, i, "it names a tile that the sequence has not");
-    if (g->turn && st->cfg->n_rope == 0)
-        return rkvi_fail(
-            RKV_E_DATA,
-            "sequence %u of the state was shifted, which takes rope.frequencies to read; this cache "
-            "was created without them",
-            seq);
+    if (g->turn && rkvi_config_can_shift(st->cfg) != RKV_OK)
+        return rkvi_fail(RKV_E_DATA, "sequence %u of the state was shifted: %s", seq, rkvi_error_text());
     if (!before)
         return g->tile_index == 0 ? RKV_OK
                                   : bad_segment(seq, i, "the first one is not in the first tile");
@@ -218,6 +232,11 @@ static rkv_status check_seq(const rkvi_state *st, uint32_t seq)
             return r;
         cells += s->segments[i].count;
     }
+    const uint32_t n_turned = rkvi_seq_n_turned(s, INT64_MIN, INT64_MAX);
+    if (n_turned > st->cfg->max_turns)
+        return rkvi_fail(RKV_E_DATA,
+                         "sequence %u of the state has %u stretches of shifted cells; this cache has max_turns %u", seq,
+                         n_turned, st->cfg->max_turns);
     const uint32_t used = s->n_segments ? s->segments[s->n_segments - 1].tile_index + 1 : 0;
     if (cells != s->n_cells || used != s->n_tiles)
         return rkvi_fail(
@@ -379,6 +398,7 @@ static rkv_status decode(rkvi_state *st, rkvi_get *g)
     const uint32_t tile_cells = rkvi_get_u32(g), n_layers = rkvi_get_u32(g), n_seqs = rkvi_get_u32(g);
     st->n_tiles = rkvi_get_u32(g);
     const uint32_t k_state = rkvi_get_u32(g), pairing = rkvi_get_u32(g), n_rope = rkvi_get_u32(g);
+    st->n_rope = n_rope;
     g->at += RKVI_STATE_FIXED_BYTES - 7 * 4;
     rkv_status s = check_counts(st, tile_cells, n_layers, n_seqs);
     if (s == RKV_OK && k_state != RKVI_STATE_K_AS_GIVEN)

@@ -5,8 +5,10 @@
 
 #include <assert.h>
 
-static void put_layer(rkvi_put *p, const rkvi_geom *g, uint64_t payload_bytes)
+static void put_layer(rkvi_put *p, const rkvi_config *cfg, uint32_t l)
 {
+    const rkvi_geom *g = &cfg->layers[l].geom;
+    const rkvi_state_rope rope = rkvi_state_rope_of(cfg, l);
     rkvi_put_u32(p, g->n_heads);
     rkvi_put_u32(p, g->dk);
     rkvi_put_u32(p, g->dv);
@@ -15,8 +17,11 @@ static void put_layer(rkvi_put *p, const rkvi_geom *g, uint64_t payload_bytes)
     rkvi_put_u32(p, g->leaf_cells);
     rkvi_put_f32(p, g->k_scale);
     rkvi_put_f32(p, g->v_scale);
-    rkvi_put_u64(p, payload_bytes);
-    rkvi_put_zeros(p, 24);
+    rkvi_put_u64(p, rkvi_state_payload_bytes(cfg, l));
+    rkvi_put_u32(p, rope.k_form);
+    rkvi_put_u32(p, rope.n);
+    rkvi_put_u64(p, rope.hash);
+    rkvi_put_zeros(p, 8);
 }
 
 static void put_seq(rkvi_put *p, const rkvi_seq *s)
@@ -50,7 +55,7 @@ static void put_description(const rkvi_state *st, rkvi_put *p)
     rkvi_put_u32(p, cfg->n_rope);
     rkvi_put_zeros(p, RKVI_STATE_FIXED_BYTES - 7 * 4);
     for (uint32_t l = 0; l < cfg->n_layers; l++)
-        put_layer(p, &cfg->layers[l].geom, rkvi_state_payload_bytes(cfg, l));
+        put_layer(p, cfg, l);
     for (uint32_t i = 0; i < cfg->n_rope; i++)
         rkvi_put_f32(p, cfg->rope_frequencies[i]);
     rkvi_put_zeros(p, cfg->n_rope % 2 * 4);

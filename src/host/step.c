@@ -1,3 +1,4 @@
+#include "step_profile.h"
 #include "step_types.h"
 
 #include <assert.h>
@@ -36,6 +37,13 @@ static void copy_batch(rkvi_batch *to, const rkvi_batch *from)
     to->n_rows = from->n_rows;
     memcpy(to->entries, from->entries, from->n_entries * sizeof *to->entries);
     memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
+    for (uint32_t e = 0; e < from->n_entries; e++) {
+        const rkvi_batch_entry *be = &from->entries[e];
+        for (uint32_t i = be->row0; be->is_tree && i < be->row0 + be->n_rows; i++) {
+            to->stored[i] = from->stored[i];
+            to->masks[i] = from->masks[i];
+        }
+    }
 }
 
 /* Tells whether two batches are alike enough for a prediction to hold. */
@@ -75,7 +83,7 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t la
                             .launch_base = launch_base,
                             .launch_bytes = op_level ? 0 : most,
                             .group_bytes = group,
-                            .target_runs = h->target_runs,
+                            .target_runs = h->is_profiled ? UINT32_MAX : h->target_runs,
                             .fixed = h->graphs};
 }
 
@@ -85,8 +93,9 @@ static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
         return;
     rkvi_plan_view v = view_of(h, next, last_launch + 1);
     v.predict = true;
-    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
-    rkvi_ring_predict(&h->ring, n, last_launch);
+    uint32_t n = 0;
+    if (rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring), &n) == RKV_OK)
+        rkvi_ring_predict(&h->ring, n, last_launch);
 }
 
 /* The same sequences again. */
@@ -134,13 +143,15 @@ static rkv_status write_tables(rkv_cache *h, const rkvi_plan_view *v)
 static rkv_status plan_anew(rkv_cache *h)
 {
     const rkvi_plan_view v = view_of(h, &h->batch, h->launched + 1);
-    const uint32_t n = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring));
     const uint64_t wrong = h->ring.predicted_wrong;
     if (h->ring_is_past)
         rkvi_ring_reset(&h->ring, h->launched);
     h->ring_is_past = h->ring_is_old = false;
     h->ring_base = h->launched + 1;
-    rkv_status s = RKV_OK;
+    uint32_t n = 0;
+    rkv_status s = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring), &n);
+    if (s != RKV_OK)
+        return s;
     if (h->ring.bytes)
         rkvi_ring_plan(&h->ring, n);
     h->missed = h->ring.predicted_wrong != wrong;
@@ -236,6 +247,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     if (h->state != RKVI_STEP_IDLE)
         return rkvi_fail(RKV_E_STATE, "a step is open: end or abort it before the next begin");
     copy_batch(&h->batch, batch);
+    h->is_profiled = rkvi_profile_wants(h);
     const uint64_t print = batch_print(&h->batch);
     const bool repeats = print == h->batch_print;
     rkv_status s = begin(h);
@@ -247,6 +259,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->replayed = false;
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
+    h->stats.own_entries += h->plan.own_entries;
     /* Hints tell of a batch that changes: better to wait for the next one. */
     if (((!h->missed && !h->hint_differs) || repeats) && !h->expects_replay) {
         predict_same(h, h->launched + h->plan.n_launches);
@@ -386,6 +399,8 @@ static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
     }
     if (s == RKV_OK && h->cfg.mode == RKV_MODE_OP_LEVEL)
         s = rkvi_step_mark_compute(h, c->stream); /* the barrier: copies come after q */
+    if (s == RKV_OK)
+        s = rkvi_launch_rotate(h, c);
     uint32_t item = c->plan->list0;
     for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++)
         s = run_launch(h, c, g, &item);
@@ -499,4 +514,37 @@ void rkvi_step_abort(rkv_cache *h)
     h->now->abort_mark = h->compute.last;
     h->state = RKVI_STEP_IDLE;
     h->stats.aborted_steps++;
+}
+
+/* -------------------------------------------------------------------- accept */
+
+static rkv_status move_cells(rkv_cache *h, const rkvi_seq *seq, const uint32_t *cells, uint32_t n, void *stream)
+{
+    rkv_status s = follow(h, stream);
+    bool moved = false;
+    for (uint32_t layer = 0; layer < h->cfg.n_layers && s == RKV_OK; layer++) {
+        s = rkvi_launch_move(h, layer, seq, cells, n, stream);
+        moved = moved || s == RKV_OK;
+    }
+    if (s == RKV_OK)
+        s = rkvi_step_mark_compute(h, stream);
+    if (s != RKV_OK && moved) { /* some KV layers' cells lie elsewhere by now */
+        poison(h);
+        return rkvi_handle_alive(h);
+    }
+    return rkvi_step_seen_status(h, s);
+}
+
+rkv_status rkvi_step_accept(rkv_cache *h, uint32_t sequence, const uint32_t *cells, uint32_t n, void *stream)
+{
+    uint32_t n_still = 0;
+    while (n_still < n && cells[n_still] == n_still)
+        n_still++;
+    if (n_still < n) {
+        const rkv_status s = move_cells(h, &h->cache.seqs[sequence], cells, n, stream);
+        if (s != RKV_OK)
+            return s;
+    }
+    rkvi_cache_sequence_accept(&h->cache, sequence, cells, n);
+    return RKV_OK;
 }

@@ -43,10 +43,20 @@ int64_t rkvi_handle_first_pos(const rkv_cache *h, uint32_t sequence, int64_t fro
 /* Writes at most `room` ranges; returns how many there are. */
 uint64_t rkvi_handle_ranges(const rkv_cache *h, uint32_t sequence, rkv_pos_range *out, uint64_t room);
 
+/* Cells of the sequence's token tree that wait to be accepted, 0: none; their
+ * positions, and the end before them (either may be NULL). */
+uint32_t rkvi_handle_sequence_tree(const rkv_cache *h, uint32_t sequence, const int64_t **out_pos, int64_t *out_end);
+/* Between steps.  Moves the accepted cells' K and V on `stream`; the rest is cut. */
+rkv_status rkvi_step_accept(rkv_cache *h, uint32_t sequence, const uint32_t *cells, uint32_t n, void *stream);
+
 /* Between steps only. */
 void rkvi_handle_clear(rkv_cache *h);
-void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
+rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to);
+
+/* Positions: api has checked the range, and that the cache can shift at all. */
+rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 
 /* Counts tiles over several batches (api has resolved each of them, positions
  * going on from batch to batch): call reset, then add for each. */

@@ -12,6 +12,7 @@ typedef struct rkvi_cells_part {
     uint32_t first, n;
     uint64_t row;
     bool is_export;
+    bool is_first; /* import: nothing was stored in the tile-layer yet, and all of it will be */
 } rkvi_cells_part;
 
 struct rkvi_import {

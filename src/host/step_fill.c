@@ -30,17 +30,23 @@ rkv_status rkvi_mover_open(rkvi_mover *m, rkv_cache *h, uint64_t least)
     return rkvi_step_seen_status(h, s);
 }
 
+/* Copies that can't be waited for, not at the second time either, may still
+ * write to places that the caller is about to give back: the handle is lost,
+ * and the staging memory stays.  On a poisoned device nothing runs any more. */
 rkv_status rkvi_mover_close(rkvi_mover *m, rkv_status s)
 {
     char text[256];
+    rkv_status synced = s == RKV_OK ? rkvi_mover_sync(m) : RKV_OK;
+    s = s == RKV_OK ? synced : s;
     snprintf(text, sizeof text, "%s", rkvi_error_text());
-    const rkv_status synced = rkvi_mover_sync(m);
-    const rkv_status freed = m->staging ? rkvi_dev(host_free, m->h->dev, m->staging) : RKV_OK;
+    synced = rkvi_mover_sync(m);
+    if (synced != RKV_OK && synced > RKV_E_POISONED)
+        return rkvi_step_seen_status(m->h, rkvi_fail(RKV_E_POISONED, "%s", text));
+    const rkv_status freed = rkvi_dev(host_free, m->h->dev, m->staging);
     m->staging = NULL;
-    if (s != RKV_OK)
-        return rkvi_step_seen_status(m->h,
-                                     synced <= RKV_E_POISONED ? synced : rkvi_fail(s, "%s", text));
-    return rkvi_step_seen_status(m->h, synced == RKV_OK ? freed : synced);
+    if (synced != RKV_OK && s > RKV_E_POISONED)
+        return rkvi_step_seen_status(m->h, synced);
+    return rkvi_step_seen_status(m->h, s == RKV_OK ? freed : rkvi_fail(s, "%s", text));
 }
 
 bool rkvi_mover_has_room(const rkvi_mover *m, uint64_t bytes)
@@ -67,7 +73,7 @@ rkv_status rkvi_mover_wait(rkvi_mover *m)
         s = rkvi_dev(stream_sync, m->h->dev, m->h->in_stream);
     if (m->in_flight && s == RKV_OK)
         s = rkvi_dev(stream_sync, m->h->dev, m->h->out_stream);
-    m->in_flight = false;
+    m->in_flight = m->in_flight && s != RKV_OK;
     return s;
 }
 

@@ -119,6 +119,8 @@ rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c)
     rkv_status s = RKV_OK;
     if (c->site->stores && h->plan.n_new_cells)
         s = rkvi_launch_store(h, c);
+    if (s == RKV_OK)
+        s = rkvi_launch_rotate(h, c);
     for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++) {
         s = rkvi_capture_wait_filled(h, c, c->plan->number0 + g);
         if (s == RKV_OK)

@@ -33,7 +33,7 @@ rkv_status rkvi_capture_init(rkv_cache *h)
         tail_sites += l->has_tail;
     }
     rkv_status s = rkvi_ring_init(&c->ring, h->cfg.ring_bytes, h->cfg.copy_bytes, smallest,
-                                  (uint32_t)(tail_sites * h->cfg.capacity_tiles));
+                                  (uint32_t)(tail_sites * h->cfg.max_bases));
     c->ring.join = h->ring.join;
     c->ring.laps = true;
     c->ring.largest_bytes = h->cfg.largest_tile_layer_bytes;
@@ -68,19 +68,66 @@ static uint32_t first_item(const rkv_cache *h, uint32_t site)
     return site < h->cfg.n_sites ? h->plan.sites[site].list0 : h->ring.n_list;
 }
 
-/* Copied ahead at the end is what slots are free for by three quarters of the
- * step: what comes later would keep the graph from ending. */
+/* Compute from the site's attention to the next one, by the hints; 0: unknown. */
+static uint64_t gap_ns(const rkv_cache *h, uint32_t site)
+{
+    const uint64_t gap = h->cfg.sites[site].gap_ns;
+    return gap ? gap : h->cfg.step_ns / h->cfg.n_sites;
+}
+
+/* When the launch is through, without a wait for copies. */
+static uint64_t launch_ns(const rkv_cache *h, uint64_t number)
+{
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < h->cfg.n_sites && h->plan.sites[i].number0 + h->plan.sites[i].n_launches <= number; i++)
+        ns += gap_ns(h, i);
+    return ns;
+}
+
+/* Of the items laid out behind the list, those that cross in the time left.  Where
+ * the link is what the step waits for, all of them: it then never rests. */
+static uint32_t fitting(const rkv_cache *h, uint64_t step_ns)
+{
+    const rkvi_ring *r = &h->capture.ring;
+    const double link = (double)h->cfg.link_bytes_per_s * 1e-9;
+    double at_ns = (double)h->plan.list_bytes / link; /* the list itself is over */
+    uint32_t n = 0;
+    if (at_ns >= (double)step_ns)
+        return r->n_items - r->n_list;
+    for (; r->n_list + n < r->n_items; n++) {
+        const rkvi_ring_item *it = &r->items[r->n_list + n];
+        const double free_ns = (double)launch_ns(h, it->dep);
+        at_ns = (at_ns > free_ns ? at_ns : free_ns) + (double)it->bytes / link;
+        if (at_ns > (double)step_ns)
+            break;
+    }
+    return n;
+}
+
+/* What is copied ahead at the end.  Without hints: half a ring at most, in slots
+ * that are free by three quarters of the step. */
 static void lay_out(rkv_cache *h)
 {
     rkvi_step_capture *c = &h->capture;
-    const uint32_t n = h->ring.n_list, late = h->cfg.n_sites - h->cfg.n_sites / 4;
-    const uint64_t last = late < h->cfg.n_sites ? h->plan.sites[late].number0 - 1 : 0;
-    uint64_t bytes = 0;
-    uint32_t n_ahead = 0;
+    const uint32_t n = h->ring.n_list, n_sites = h->cfg.n_sites, late = n_sites - n_sites / 4;
+    const rkvi_plan_site *end = &h->plan.sites[n_sites - 1];
+    uint64_t last = end->number0 + end->n_launches - 1, bytes = 0, step_ns = 0;
+    uint32_t n_ahead = n;
+    for (uint32_t i = 0; i < n_sites; i++)
+        step_ns += gap_ns(h, i);
+    const bool has_hints = step_ns && h->cfg.link_bytes_per_s;
+    if (!has_hints) {
+        last = late < n_sites ? h->plan.sites[late].number0 - 1 : 0;
+        for (n_ahead = 0; n_ahead < n && (bytes += h->ring.items[n_ahead].bytes) <= h->ring.bytes / 2;)
+            n_ahead++;
+    }
     memcpy(rkvi_ring_new_items(&c->ring), h->ring.items, n * sizeof *h->ring.items);
-    while (n_ahead < n && (bytes += h->ring.items[n_ahead].bytes) <= h->ring.bytes / 2)
-        n_ahead++;
     rkvi_ring_cycle(&c->ring, n, n_ahead, last);
+    if (has_hints) {
+        n_ahead = fitting(h, step_ns);
+        memcpy(rkvi_ring_new_items(&c->ring), h->ring.items, n * sizeof *h->ring.items);
+        rkvi_ring_cycle(&c->ring, n, n_ahead, last);
+    }
 }
 
 static rkv_status copy_group(rkv_cache *h, const rkvi_copy_group *g)

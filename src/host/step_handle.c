@@ -1,5 +1,6 @@
 /* step_handle.c: making, destroying and asking a handle. */
 #include "step_cells.h"
+#include "step_profile.h"
 #include "step_types.h"
 
 #include <stdlib.h>
@@ -69,6 +70,8 @@ static rkv_status alloc_device(rkv_cache *h)
         s = device_alloc(h, h->cfg.transit_bytes, &h->transit_memory);
     if (s == RKV_OK)
         s = device_alloc(h, h->cfg.partial_bytes, &h->partials);
+    if (s == RKV_OK)
+        s = device_alloc(h, h->cfg.turned_bytes, (void **)&h->turned);
     return s == RKV_OK ? alloc_tables(h) : s;
 }
 
@@ -85,6 +88,7 @@ static void free_device(rkv_cache *h)
     device_free(h, h->ring_memory, h->cfg.ring_bytes);
     device_free(h, h->transit_memory, h->cfg.transit_bytes);
     device_free(h, h->partials, h->cfg.partial_bytes);
+    device_free(h, h->turned, h->cfg.turned_bytes);
 }
 
 /* ------------------------------------------------------------------- create */
@@ -93,13 +97,17 @@ static rkv_status batch_room(rkvi_batch *b, const rkvi_config *cfg)
 {
     b->entries = calloc(cfg->n_sequences, sizeof *b->entries);
     b->rows = calloc(cfg->max_rows, sizeof *b->rows);
-    return b->entries && b->rows ? RKV_OK : RKV_E_HOST_MEMORY;
+    b->stored = calloc(cfg->max_rows, sizeof *b->stored);
+    b->masks = calloc(cfg->max_rows, sizeof *b->masks);
+    return b->entries && b->rows && b->stored && b->masks ? RKV_OK : RKV_E_HOST_MEMORY;
 }
 
 static void batch_free(rkvi_batch *b)
 {
     free(b->entries);
     free(b->rows);
+    free(b->stored);
+    free(b->masks);
 }
 
 static rkv_status alloc_host(rkv_cache *h)
@@ -150,7 +158,7 @@ static rkv_status make_ring(rkv_cache *h)
     if (cfg->ring_bytes == 0)
         return RKV_OK;
     rkv_status s = rkvi_ring_init(&h->ring, cfg->ring_bytes, cfg->copy_bytes, smallest,
-                                  (uint32_t)(tail_sites * cfg->capacity_tiles));
+                                  (uint32_t)(tail_sites * cfg->max_bases));
     h->ring.laps = h->graphs;
     h->ring.largest_bytes = cfg->largest_tile_layer_bytes;
     h->ring.join = !(cfg->flags & RKV_FLAG_NO_JOIN) && cfg->mode == RKV_MODE_RING;
@@ -217,6 +225,7 @@ static rkv_status fill_handle(rkv_cache *h)
 
 static void release(rkv_cache *h)
 {
+    rkvi_profile_drop(h);
     rkvi_cache_free(&h->cache);
     rkvi_arena_destroy(h->arena);
     free_device(h);
@@ -347,12 +356,13 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->device_ring_bytes = c->ring_bytes;
     out->device_active_bytes = c->active_bytes;
     out->device_transit_bytes = c->transit_bytes;
-    out->device_workspace_bytes = c->partial_bytes + c->device_table_bytes;
+    out->device_workspace_bytes = c->partial_bytes + c->turned_bytes + c->device_table_bytes;
     out->link_bytes_per_s = c->link_bytes_per_s;
     out->ring_rule_bytes = c->ring_rule_bytes;
     out->step_ns = c->step_ns;
     out->n_rope_frequencies = c->n_rope;
     out->rope_pairing = c->rope_pairing;
+    out->max_turns = c->max_turns;
     out->host_link_bytes_per_s = c->host.link_bytes_per_s;
     out->host_copy_cost_ns = c->host.copy_cost_ns;
     out->host_copy_latency_ns = c->host.copy_latency_ns;
@@ -418,10 +428,21 @@ void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_st
 {
     const rkvi_seq *s = &h->cache.seqs[sequence];
     out->n_tiles = s->n_tiles;
-    out->n_cells = s->n_cells;
-    out->pos_begin = rkvi_seq_pos_begin(s);
-    out->pos_end = rkvi_seq_pos_end(s);
+    out->n_cells = s->n_cells - s->n_tree;
+    out->pos_begin = out->n_cells ? rkvi_seq_pos_begin(s) : 0;
+    out->pos_end = rkvi_seq_accepted_end(s);
     out->n_segments = s->n_segments;
+    out->n_tree_cells = s->n_tree;
+}
+
+uint32_t rkvi_handle_sequence_tree(const rkv_cache *h, uint32_t sequence, const int64_t **out_pos, int64_t *out_end)
+{
+    const rkvi_seq *s = &h->cache.seqs[sequence];
+    if (out_pos)
+        *out_pos = s->tree_pos;
+    if (out_end)
+        *out_end = rkvi_seq_accepted_end(s);
+    return s->n_tree;
 }
 
 int64_t rkvi_handle_first_pos(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
@@ -436,10 +457,11 @@ int64_t rkvi_handle_first_pos(const rkv_cache *h, uint32_t sequence, int64_t fro
 
 uint64_t rkvi_handle_ranges(const rkv_cache *h, uint32_t sequence, rkv_pos_range *out, uint64_t room)
 {
+    const rkvi_seq s = rkvi_seq_before(&h->cache.seqs[sequence], h->cache.seqs[sequence].n_tree);
     rkv_pos_range r;
     uint32_t at = 0;
     uint64_t n = 0;
-    for (; rkvi_seq_range(&h->cache.seqs[sequence], &at, &r.from, &r.to); n++)
+    for (; rkvi_seq_range(&s, &at, &r.from, &r.to); n++)
         if (n < room)
             out[n] = r;
     return n;
@@ -451,14 +473,24 @@ void rkvi_handle_clear(rkv_cache *h)
         rkvi_cache_sequence_remove(&h->cache, i, INT64_MIN, INT64_MAX);
 }
 
-void rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
+rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
 {
-    rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
+    return rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
 }
 
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
     return rkvi_cache_sequence_share(&h->cache, dst, src, from, to);
+}
+
+rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
+{
+    return rkvi_cache_sequence_can_shift(&h->cache, sequence, from, to, delta);
+}
+
+rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
+{
+    return rkvi_cache_sequence_shift(&h->cache, sequence, from, to, delta);
 }
 
 void rkvi_check_reset(rkv_cache *h)

@@ -92,11 +92,18 @@ static rkv_status open_layer(rkvi_mover *m, uint32_t tile, uint32_t from, uint32
     return to ? RKV_OK : rkvi_mover_put(m, tile, layer, at);
 }
 
+/* All cells of the import's tile t come from outside. */
+static bool is_whole(const rkv_cache *h, const struct rkvi_import *m, uint64_t t)
+{
+    const uint64_t T = h->cfg.tile_cells;
+    return (t > 0 || m->base == 0) && (t + 1) * T <= m->base + m->n_cells;
+}
+
 static rkv_status open_tiles(rkv_cache *h, struct rkvi_import *m)
 {
     rkv_status s = RKV_OK;
     for (uint32_t t = 0; t < m->n_tiles; t++)
-        for (uint32_t l = 0; l < h->cfg.n_layers && s == RKV_OK; l++)
+        for (uint32_t l = 0; l < h->cfg.n_layers && s == RKV_OK && !is_whole(h, m, t); l++)
             s = open_layer(&m->mover, m->tiles[t], t ? UINT32_MAX : m->replaced, l);
     return s == RKV_OK ? rkvi_mover_sync(&m->mover) : s;
 }
@@ -165,6 +172,18 @@ static rkv_status take_side(rkvi_mover *m, const rkvi_cells_part *part, const rk
     return rkvi_cells_cross(m, part, o, out, is_v);
 }
 
+/* The tile-layer's bytes in staging memory: what was stored so far. */
+static rkv_status take_tile(rkvi_mover *m, const rkvi_cells_part *part, uint32_t layer, uint8_t **out)
+{
+    const uint64_t bytes = part->geom->head_bytes * part->geom->n_heads;
+    const rkv_status s = rkvi_mover_room(m, bytes, out);
+    if (s != RKV_OK || !part->is_first)
+        return s == RKV_OK ? rkvi_mover_fetch(m, part->tile, layer, *out) : s;
+    rkvi_mover_access(m, *out, bytes, RKVI_WRITE);
+    memset(*out, 0, bytes);
+    return RKV_OK;
+}
+
 static rkv_status import_part(rkvi_mover *m, const rkvi_cells_part *part, const rkvi_cells_call *c)
 {
     const uint64_t bytes = part->geom->head_bytes * part->geom->n_heads;
@@ -175,9 +194,7 @@ static rkv_status import_part(rkvi_mover *m, const rkvi_cells_part *part, const 
     if (!rkvi_mover_has_room(m, rkvi_cells_room(m->h)))
         s = rkvi_mover_sync(m);
     if (s == RKV_OK && !is_host)
-        s = rkvi_mover_room(m, bytes, &tile);
-    if (s == RKV_OK && !is_host)
-        s = rkvi_mover_fetch(m, part->tile, c->layer, tile);
+        s = take_tile(m, part, c->layer, &tile);
     if (s == RKV_OK)
         s = take_side(m, part, c, false, &k);
     if (s == RKV_OK)
@@ -186,7 +203,7 @@ static rkv_status import_part(rkvi_mover *m, const rkvi_cells_part *part, const 
         s = rkvi_mover_wait(m);
     if (s != RKV_OK)
         return s;
-    rkvi_mover_access(m, tile, bytes, RKVI_READ | RKVI_WRITE);
+    rkvi_mover_access(m, tile, bytes, RKVI_WRITE);
     rkvi_cells_convert(part, tile, &k, c->is_device ? 0 : part->row, false);
     rkvi_cells_convert(part, tile, &v, c->is_device ? 0 : part->row, true);
     return is_host ? RKV_OK : rkvi_mover_put(m, part->tile, c->layer, tile);
@@ -222,6 +239,7 @@ rkv_status rkvi_import_cells(rkv_cache *h, const rkvi_cells_call *c)
         const rkvi_cells_part part = {.geom = &h->cfg.layers[c->layer].geom,
                                       .tile = m->tiles[at / T],
                                       .first = (uint32_t)(at % T),
+                                      .is_first = at % T == 0 && is_whole(h, m, at / T),
                                       .n = (uint32_t)(left < room ? left : room),
                                       .row = i};
         s = import_part(&m->mover, &part, c);

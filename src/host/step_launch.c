@@ -1,4 +1,5 @@
 /* step_launch.c: kernels of a step and the ranges that they touch. */
+#include "step_profile.h"
 #include "step_types.h"
 
 #include <stdlib.h>
@@ -128,7 +129,7 @@ static void add_partials(rkv_cache *h, const rkvi_site_call *c, uint64_t slot, u
     rkvi_launch_add_range(h, (char *)h->partials + slot * partial_bytes(c), n * partial_bytes(c), access);
 }
 
-static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *it)
+static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *it, bool is_prefill)
 {
     const uint32_t class = c->layer->leaf_class;
     const unsigned char *m = rkvi_step_tables_host(h);
@@ -142,11 +143,60 @@ static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *
             rkvi_launch_add_range(h, (void *)(uintptr_t)base, c->layer->geom.n_heads * c->layer->geom.head_bytes, RKVI_READ);
         last = base;
     }
-    const bool reads = h->batch.entries[it->entry].is_prefill && !(it->flags & RKVI_ITEM_FIRST);
+    const bool reads = is_prefill && !(it->flags & RKVI_ITEM_FIRST);
     add_partials(h, c, it->slot, it->n_rows, RKVI_WRITE | (reads ? RKVI_READ : 0u));
 }
 
-static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
+static bool turns(const rkv_cache *h, const rkvi_site_call *c)
+{
+    return h->plan.n_turned_rows > 0 && c->layer->rope != RKVI_NO_ROPE;
+}
+
+static void add_turned(rkv_cache *h, const rkvi_site_call *c, uint32_t access)
+{
+    const rkvi_turned_row *rows = (const rkvi_turned_row *)(rkvi_step_tables_host(h) + h->plan.turned_off);
+    const uint64_t floats = (uint64_t)c->site->n_q_heads * c->layer->geom.dk;
+    for (uint64_t i = 0; i < h->plan.n_turned_rows; i++)
+        rkvi_launch_add_range(h, h->turned + rows[i].turn * h->cfg.turned_floats + rows[i].row * floats, floats * sizeof(float),
+                  access);
+}
+
+static void rotate_ranges(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_rope *rope = &h->cfg.ropes[c->layer->rope];
+    const uint64_t angles_off = h->plan.turns.angles_off[c->layer->rope];
+    if (!h->dev->wants_ranges)
+        return;
+    add_table(h, h->plan.turned_off, h->plan.n_turned_rows * sizeof(rkvi_turned_row));
+    add_table(h, angles_off, (uint64_t)h->plan.turns.n_pairs * rope->n * 2 * sizeof(float));
+    add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
+    add_turned(h, c, RKVI_WRITE);
+}
+
+rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c)
+{
+    if (!turns(h, c))
+        return RKV_OK;
+    const rkvi_rope *rope = &h->cfg.ropes[c->layer->rope];
+    const uint64_t angles_off = h->plan.turns.angles_off[c->layer->rope];
+    const rkvi_rotate_args args = {.q = c->a->q,
+                                   .rows = table(h, h->plan.turned_off),
+                                   .angles = table(h, angles_off),
+                                   .turned = h->turned,
+                                   .turned_stride = h->cfg.turned_floats,
+                                   .q_heads = c->site->n_q_heads,
+                                   .dk = c->layer->geom.dk,
+                                   .n_pairs = rope->n,
+                                   .pairing = rope->pairing};
+    rkvi_launch l = {.op = RKVI_OP_ROTATE, .args_bytes = sizeof args, .args = &args,
+                     .grid = h->plan.n_turned_rows * c->site->n_q_heads};
+    rotate_ranges(h, c);
+    h->stats.extra_launches++;
+    rkvi_capture_note(h, c, &l, 0, 0);
+    return launch(h, &l, c->stream);
+}
+
+static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n)
 {
     const uint32_t class = c->layer->leaf_class;
     if (!h->dev->wants_ranges)
@@ -160,8 +210,12 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first,
     add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
     add_table(h, c->plan->items_off + first * sizeof(rkvi_item), n * sizeof(rkvi_item));
     add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
+    if (turns(h, c))
+        add_turned(h, c, RKVI_READ);
+    if (op == RKVI_OP_DECODE && h->plan.is_mapped)
+        add_table(h, h->plan.row_map_off, h->plan.n_mapped_rows * sizeof(uint32_t));
     for (uint64_t i = first; i < first + n; i++)
-        item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i);
+        item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i, op == RKVI_OP_PREFILL);
 }
 
 static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n,
@@ -177,6 +231,9 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
         .items = table(h, c->plan->items_off + first * sizeof(rkvi_item)),
         .partials = h->partials,
         .q = c->a->q,
+        .turned = h->turned,
+        .turned_stride = h->cfg.turned_floats,
+        .row_map = op == RKVI_OP_DECODE && h->plan.is_mapped ? table(h, h->plan.row_map_off) : NULL,
         .mask = c->site->mask,
         .q_heads = c->site->n_q_heads,
         .scale = c->site->scale,
@@ -186,7 +243,7 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
                      .grid = n * c->layer->geom.n_heads, .cost_bytes = cost};
     if (n == 0)
         return RKV_OK;
-    attend_ranges(h, c, first, n);
+    attend_ranges(h, c, op, first, n);
     rkvi_capture_note(h, c, &l, first, n);
     return launch(h, &l, c->stream);
 }
@@ -235,16 +292,94 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
     return launch(h, &l, c->stream);
 }
 
-rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+/* `number` counts the rounds of the site's launches. */
+static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, uint64_t number)
 {
-    const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 + g];
     rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->grid_decode, l->cost_bytes);
+    if (s == RKV_OK && h->is_profiled)
+        s = rkvi_profile_launch(h, c, l, number == 0);
     if (s == RKV_OK)
         s = launch_items(h, c, RKVI_OP_PREFILL, l->prefill0, l->n_prefill, l->n_decode ? 0 : l->cost_bytes);
     if (s == RKV_OK)
         s = launch_merge(h, c, l->merge0, l->n_merge);
-    h->stats.extra_launches += (g > 0) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
+    const bool runs = l->n_decode || l->n_prefill;
+    h->stats.extra_launches += (number > 0 && runs) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
     return s;
+}
+
+rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
+{
+    const uint32_t n = h->plan.n_rounds;
+    const rkvi_plan_launch *l = &h->plan.launches[(c->plan->launch0 + g) * n];
+    rkv_status s = RKV_OK;
+    for (uint32_t r = 0; r < n && s == RKV_OK; r++)
+        s = launch_round(h, c, &l[r], (uint64_t)g * n + r);
+    return s;
+}
+
+/* --------------------------------------------------------------- token trees */
+
+static void tree_ranges(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_geom *g = &c->layer->geom;
+    const unsigned char *m = rkvi_step_tables_host(h);
+    const rkvi_tree_item *items = (const rkvi_tree_item *)(m + h->plan.trees_off);
+    const rkvi_new_cell *cells = (const rkvi_new_cell *)(m + h->plan.cells_off);
+    const uint64_t *bases = (const uint64_t *)(m + c->plan->bases_off);
+    if (!h->dev->wants_ranges)
+        return;
+    add_table(h, h->plan.trees_off, h->plan.n_tree_rows * sizeof *items);
+    add_table(h, h->plan.rows_off, h->batch.n_rows * sizeof(rkvi_row));
+    add_table(h, h->plan.cells_off, h->plan.n_new_cells * sizeof *cells);
+    add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof *bases);
+    add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, g->dk, RKVI_READ);
+    for (uint64_t i = 0; i < h->plan.n_tree_rows; i++) {
+        const rkvi_new_cell *cell = &cells[items[i].cell0 + items[i].row];
+        rkvi_launch_add_range(h, (void *)(uintptr_t)bases[cell->base], g->n_heads * g->head_bytes, RKVI_READ);
+        add_partials(h, c, items[i].slot, 1, RKVI_WRITE);
+    }
+}
+
+static rkv_status launch_trees(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_tree_args args = {.geom = c->layer->geom,
+                                 .rows = table(h, h->plan.rows_off),
+                                 .bases = table(h, c->plan->bases_off),
+                                 .cells = table(h, h->plan.cells_off),
+                                 .items = table(h, h->plan.trees_off),
+                                 .partials = h->partials,
+                                 .q = c->a->q,
+                                 .mask = c->site->mask,
+                                 .q_heads = c->site->n_q_heads,
+                                 .scale = c->site->scale,
+                                 .softcap = c->site->softcap};
+    rkvi_launch l = {.op = RKVI_OP_TREE, .args_bytes = sizeof args, .args = &args,
+                     .grid = h->plan.n_tree_rows * c->site->n_q_heads};
+    if (h->plan.n_tree_rows == 0)
+        return RKV_OK;
+    tree_ranges(h, c);
+    h->stats.extra_launches++;
+    rkvi_capture_note(h, c, &l, 0, 0);
+    return launch(h, &l, c->stream);
+}
+
+rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
+                            void *stream)
+{
+    const rkvi_geom *g = &h->cfg.layers[layer].geom;
+    const rkvi_segment begin = rkvi_seq_tree_begin(s);
+    rkvi_move_args args = {.geom = *g, .first = begin.first, .n = n};
+    rkvi_launch l = {.op = RKVI_OP_MOVE, .args_bytes = sizeof args, .args = &args, .grid = g->n_heads};
+    const uint32_t n_tiles = (begin.first + s->n_tree - 1) / g->tile_cells + 1;
+    for (uint32_t t = 0; t < n_tiles; t++) {
+        const rkvi_tile_layer *tl = rkvi_tile_layer_at(&h->cache.tiles, s->tiles[begin.tile_index + t], layer);
+        args.tiles[t] = tl->device_addr;
+        rkvi_launch_add_range(h, (void *)(uintptr_t)tl->device_addr, g->n_heads * g->head_bytes, RKVI_READ | RKVI_WRITE);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        args.from[i] = (uint8_t)cells[i];
+    h->stats.extra_launches++;
+    return launch(h, &l, stream);
 }
 
 static void output_ranges(rkv_cache *h, const rkvi_site_call *c)
@@ -259,6 +394,11 @@ static void output_ranges(rkv_cache *h, const rkvi_site_call *c)
 
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
 {
+    rkv_status s = launch_trees(h, c);
+    if (s == RKV_OK && h->is_profiled)
+        s = rkvi_profile_output(h, c);
+    if (s != RKV_OK)
+        return s;
     output_ranges(h, c);
     return launch_merge(h, c, c->plan->merge0, c->plan->n_merge);
 }
@@ -268,8 +408,12 @@ void rkvi_launch_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op, uint
     h->n_ranges = 0;
     if (op == RKVI_OP_STORE)
         store_ranges(h, c);
+    else if (op == RKVI_OP_ROTATE)
+        rotate_ranges(h, c);
+    else if (op == RKVI_OP_TREE)
+        tree_ranges(h, c);
     else if (op != RKVI_OP_MERGE)
-        attend_ranges(h, c, first, n);
+        attend_ranges(h, c, (rkvi_op)op, first, n);
     else if (first == c->plan->merge0)
         output_ranges(h, c);
     if (op == RKVI_OP_MERGE)

@@ -278,20 +278,18 @@ static void install(job *j)
 {
     rkvi_cache *c = &j->h->cache;
     const uint32_t first = j->st.is_whole ? 0 : j->p->sequence;
-    for (uint32_t i = 0; i < j->st.n_tiles; i++)
-        c->tiles.tiles[j->st.records[i]].refs = 0;
-    for (uint32_t i = 0; i < j->st.n_seqs; i++)
-        for (uint32_t t = 0; t < j->st.seqs[i].n_tiles; t++) {
-            uint32_t *tile = &j->st.seqs[i].tiles[t];
-            *tile = j->st.records[*tile];
-            c->tiles.tiles[*tile].refs++;
-        }
+    for (uint32_t i = 0; i < j->st.n_seqs; i++) {
+        for (uint32_t t = 0; t < j->st.seqs[i].n_tiles; t++)
+            j->st.seqs[i].tiles[t] = j->st.records[j->st.seqs[i].tiles[t]];
+        rkvi_cache_fill_keep(c, j->st.seqs[i].n_tiles, j->st.seqs[i].tiles);
+    }
     for (uint32_t i = 0; i < j->st.n_seqs; i++)
         rkvi_cache_fill_replace(c, first + i, &j->st.seqs[i]);
     for (uint32_t i = j->st.n_seqs; j->st.is_whole && i < j->h->cfg.n_sequences; i++) {
         rkvi_seq none = {0};
         rkvi_cache_fill_replace(c, i, &none);
     }
+    rkvi_cache_fill_drop(c, j->st.n_tiles, j->st.records); /* the reference of their taking */
 }
 
 rkv_status rkvi_state_load(rkv_cache *h, const rkv_state_params *p)

@@ -81,7 +81,7 @@ static bool same_entries(const rkv_cache *h)
     for (uint32_t e = 0; e < b->n_entries; e++) {
         const rkvi_batch_entry *x = &t->batch.entries[e], *y = &b->entries[e];
         if (y->sequence != x->sequence || y->n_rows != x->n_rows || y->n_new != x->n_new || y->is_prefill ||
-            x->is_prefill || !same_rows(t, b, y) || !grows_in_place(h, &t->sizes[e], y))
+            x->is_prefill || y->is_tree || x->is_tree || !same_rows(t, b, y) || !grows_in_place(h, &t->sizes[e], y))
             return false;
     }
     return true;
@@ -130,13 +130,14 @@ static void write_rows(rkv_cache *h)
 static void write_cells(rkv_cache *h)
 {
     rkvi_new_cell *cell = (rkvi_new_cell *)(void *)(h->image.host + h->plan.cells_off);
+    const rkvi_span *spans = (const rkvi_span *)(void *)(h->image.host + h->plan.classes[0].spans_off);
     const rkvi_entry *entries = (const rkvi_entry *)(void *)(h->image.host + h->plan.classes[0].entries_off);
     uint32_t row = 0;
     for (uint32_t e = 0; e < h->batch.n_entries; e++) {
         const uint32_t n = h->batch.entries[e].n_new;
         const rkvi_seq *s = &h->cache.seqs[h->batch.entries[e].sequence];
         for (uint32_t i = 0; i < n; i++)
-            *cell++ = (rkvi_new_cell){.base = entries[e].base0 + s->n_tiles - 1,
+            *cell++ = (rkvi_new_cell){.base = entries[e].base0 + spans[entries[e].span0 + entries[e].n_spans - 1].tile,
                                       .cell = rkvi_seq_last_fill(s) - n + i,
                                       .row = row++};
     }
@@ -161,7 +162,7 @@ static void write_counts(rkv_cache *h, uint32_t class)
 bool rkvi_step_carry_on(rkv_cache *h)
 {
     const rkvi_step_steady *t = &h->steady;
-    if (!t->is_valid || t->layout != h->cache.layout || !same_entries(h) || !same_masks(h))
+    if (!t->is_valid || t->layout != h->cache.layout || h->plan.is_mapped || !same_entries(h) || !same_masks(h))
         return false;
     rkvi_step_image_begin(h);
     write_rows(h);

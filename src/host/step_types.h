@@ -24,7 +24,9 @@ typedef struct rkvi_seen {
     uint64_t in, out, compute;
 } rkvi_seen;
 
-struct rkvi_import; /* step_cells_types.h */
+struct rkvi_import;       /* step_cells_types.h */
+struct rkvi_step_profile; /* step_profile.c */
+
 /* The open step's tables as graphs find them: at fixed places on the device,
  * brought up to date by pieces (rkvi_op PATCH) that start enqueues.
  *
@@ -87,6 +89,7 @@ struct rkv_cache {
     /* device memory, from create to destroy */
     void **layer_memory;
     void *ring_memory, *transit_memory, *partials;
+    float *turned; /* q turned back: max_turns times */
     rkvi_step_tables *tables; /* steps_ahead */
     uint64_t device_bytes;
 
@@ -133,6 +136,8 @@ struct rkv_cache {
     size_t n_ranges, ranges_room;
 
     struct rkvi_import *import; /* open between steps; NULL: none */
+    struct rkvi_step_profile *profile; /* NULL: none was started */
+    bool is_profiled;                  /* the open step */
 
     rkv_status poison;
     char poison_text[256];
@@ -216,8 +221,11 @@ rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
 /* Waits of the store: host copies given up, places handed on, transit. */
 rkv_status rkvi_step_before_store(rkv_cache *h, const rkvi_site_call *c);
+/* q turned back for the step's turns, if it has any: before the first attend. */
+rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c);
 /* The decode and prefill items of launch g, then its merges. */
 rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g);
+/* Token trees' partials, then the last merge. */
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
 
 /* ---- step_graph_copy.c: the tail's copies in captures and replays */
@@ -248,6 +256,9 @@ void rkvi_capture_notes_free(rkv_cache *h);
 void rkvi_launch_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op, uint64_t first, uint64_t n);
 /* What was enqueued behind a replay by the engine gets its mark. */
 rkv_status rkvi_step_settle(rkv_cache *h);
+/* Accepted cells of the token tree at a sequence's end, in one KV layer. */
+rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
+                            void *stream);
 
 /* The status of a device call: a fault poisons the handle. */
 rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s);
