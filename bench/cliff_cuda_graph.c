@@ -7,6 +7,7 @@
 #include "diag.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 struct cliff_cuda_graphs {
     cliff_graphs kind;
@@ -99,14 +100,29 @@ static rkv_status piece(cliff_cuda_graphs *g, uint32_t site)
     return s == RKV_OK ? cliff_engine_head(g->engine) : s;
 }
 
-static rkv_status step_in_pieces(cliff_cuda_graphs *g)
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static rkv_status launch(cliff_cuda_graphs *g, cudaGraphExec_t exec, int64_t *launch_host_ns)
+{
+    const int64_t from_ns = now_ns();
+    const rkv_status s = CLIFF_CUDA(cudaGraphLaunch(exec, g->stream));
+    *launch_host_ns += now_ns() - from_ns;
+    return s;
+}
+
+static rkv_status step_in_pieces(cliff_cuda_graphs *g, int64_t *launch_host_ns)
 {
     rkv_status s = RKV_OK;
     for (uint32_t i = 0; i <= g->n_sites && s == RKV_OK; i++) {
         if (!g->pieces[i])
             s = capture(g, piece, i, &g->pieces[i]);
         if (s == RKV_OK)
-            s = CLIFF_CUDA(cudaGraphLaunch(g->pieces[i], g->stream));
+            s = launch(g, g->pieces[i], launch_host_ns);
         if (s == RKV_OK && i < g->n_sites)
             s = attend(g, i);
     }
@@ -126,7 +142,7 @@ static rkv_status whole(cliff_cuda_graphs *g, uint32_t n_sites)
     return s == RKV_OK ? rkv_graph_capture_end(g->cache, g->stream, &g->graph) : s;
 }
 
-static rkv_status step_as_graph(cliff_cuda_graphs *g)
+static rkv_status step_as_graph(cliff_cuda_graphs *g, int64_t *launch_host_ns)
 {
     uint64_t key = 0;
     rkv_status s = rkv_step_start(g->cache, g->stream);
@@ -136,10 +152,10 @@ static rkv_status step_as_graph(cliff_cuda_graphs *g)
         s = capture(g, whole, g->n_sites, &g->whole);
     if (s == RKV_OK)
         s = rkv_step_replay(g->cache, &g->graph, g->stream);
-    return s == RKV_OK ? CLIFF_CUDA(cudaGraphLaunch(g->whole, g->stream)) : s;
+    return s == RKV_OK ? launch(g, g->whole, launch_host_ns) : s;
 }
 
-rkv_status cliff_cuda_graphs_step(cliff_cuda_graphs *g)
+rkv_status cliff_cuda_graphs_step(cliff_cuda_graphs *g, int64_t *launch_host_ns)
 {
-    return g->kind == CLIFF_WHOLE ? step_as_graph(g) : step_in_pieces(g);
+    return g->kind == CLIFF_WHOLE ? step_as_graph(g, launch_host_ns) : step_in_pieces(g, launch_host_ns);
 }

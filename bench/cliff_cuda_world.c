@@ -207,7 +207,7 @@ static rkv_status decode_step(cliff_cuda_world *w)
     const rkv_batch batch = {.struct_size = sizeof batch, .n_entries = 1, .entries = &entry};
     rkv_status s = rkv_step_begin(w->cache, &batch);
     if (s == RKV_OK)
-        s = w->graphs ? cliff_cuda_graphs_step(w->graphs) : decode_sites(w);
+        s = w->graphs ? cliff_cuda_graphs_step(w->graphs, &w->products_host_ns) : decode_sites(w);
     if (s == RKV_OK)
         s = rkv_step_end(w->cache, NULL, w->stream);
     if (s == RKV_OK && w->setup.waits)
