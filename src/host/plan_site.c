@@ -461,7 +461,7 @@ static uint64_t lay_out_launches(site_plan *sp)
 static void sort_items(site_plan *sp, rkvi_item *out)
 {
     rkvi_plan_work *w = sp->w;
-    for (uint32_t g = 0; g < sp->site->n_launches; g++) {
+    for (uint32_t g = 0; g < sp->site->n_launches * sp->n_rounds; g++) {
         rkvi_plan_launch *l = &sp->launches[g];
         if (l->grid_decode > l->n_decode)
             memset(out + l->decode0 + l->n_decode, 0, (l->grid_decode - l->n_decode) * sizeof *out);
