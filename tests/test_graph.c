@@ -370,6 +370,29 @@ static void test_tail_changes(void **state)
     }
 }
 
+/* Forks, whose shared tiles are read once, in graphs of their own. */
+static void test_forks(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_executors(); i++)
+        for (uint32_t tail = 0; tail < 2; tail++) {
+            static world x;
+            fx_model m = model(executors[i], tail ? RKV_RESIDENT_NONE : RKV_RESIDENT_ALL, 4096);
+            const uint32_t rows[] = {1, 1, 1};
+            m.params.ring_bytes = tail ? 16 * tile_layer_bytes() : 0;
+            open_world(&x, &m);
+            prefill(&x, 0, 150);
+            prefill(&x, 2, 40);
+            for (uint32_t s = 0; s < 4; s++)
+                decode(&x, 1, rows, false);
+            fx_append_from(&x.w, 1, 0, 0, RKV_POS_END);
+            fx_append_from(&x.eager, 1, 0, 0, RKV_POS_END);
+            for (uint32_t s = 0; s < 40; s++)
+                decode(&x, 3, rows, s % 13 == 12);
+            close_world(&x);
+        }
+}
+
 /* -------------------------------------------------------------------- errors */
 
 static void test_refusals(void **state)
@@ -437,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_resident),  cmocka_unit_test(test_parts),    cmocka_unit_test(test_dummies),
         cmocka_unit_test(test_run_ahead), cmocka_unit_test(test_refusals), cmocka_unit_test(test_aborts),
         cmocka_unit_test(test_tail),      cmocka_unit_test(test_tail_changes),
+        cmocka_unit_test(test_forks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
