@@ -104,6 +104,13 @@ MAKE(step_wrapped, s->params.step_ns = (uint64_t)-5)
 MAKE(link_wrapped, s->params.link_bytes_per_s = (uint64_t)-5)
 MAKE(half_allocator, s->params.device_allocator.alloc = (void *(*)(void *, uint64_t))(uintptr_t)1)
 MAKE(rope_missing, s->params.rope.n_frequencies = 32)
+static const float some_frequencies[40];
+MAKE(rope_wide, s->layers[1].rope = ((rkv_rope_params){some_frequencies, 40, 0}); s->layers[1].head_dim_k = 64)
+MAKE(rope_pairing, s->layers[1].rope = ((rkv_rope_params){some_frequencies, 4, 2}))
+MAKE(k_form_unknown, s->layers[1].k_form = 3)
+MAKE(layer_reserved, s->layers[0].reserved = 1)
+MAKE(turns_many, s->params.max_turns = 256)
+MAKE(params_reserved, s->params.reserved = 1)
 MAKE(host_reserved, s->params.host.reserved = 1)
 MAKE(host_memory_wrapped, s->params.host.memory_bytes = (uint64_t)-1)
 MAKE(host_threads, s->params.host.n_threads = (uint32_t)-1)
@@ -170,6 +177,12 @@ static const mistake mistakes[] = {
     {link_wrapped, RKV_E_OVERFLOW, "link_bytes_per_s"},
     {half_allocator, RKV_E_ARGUMENT, "device_allocator"},
     {rope_missing, RKV_E_ARGUMENT, "rope.frequencies is NULL"},
+    {rope_wide, RKV_E_ARGUMENT, "kv_layers[1]: 40 rotary frequencies turn 80 elements, but head_dim_k is 64"},
+    {rope_pairing, RKV_E_ARGUMENT, "kv_layers[1]: rope.pairing is 2"},
+    {k_form_unknown, RKV_E_ARGUMENT, "kv_layers[1]: k_form is 3"},
+    {layer_reserved, RKV_E_ARGUMENT, "kv_layers[0]: reserved is 1"},
+    {turns_many, RKV_E_ARGUMENT, "max_turns is 256"},
+    {params_reserved, RKV_E_ARGUMENT, "reserved is 1"},
     {host_reserved, RKV_E_ARGUMENT, "host.reserved"},
     {host_memory_wrapped, RKV_E_OVERFLOW, "host.memory_bytes"},
     {host_threads, RKV_E_ARGUMENT, "host.n_threads"},
@@ -670,9 +683,46 @@ static void test_rope_is_copied(void **state)
     assert_non_null(strstr(rkvi_error_text(), "rope.frequencies[1]"));
 }
 
+/* Room for turned q: where positions can be shifted, for sites that turn theirs. */
+static void test_turned_room(void **state)
+{
+    (void)state;
+    setup s;
+    rkvi_config cfg;
+    set_up(&s);
+    assert_init(&s, &cfg);
+    assert_int_equal(cfg.max_turns, 0);
+    assert_int_equal(cfg.turned_bytes, 0);
+    const uint64_t tables = cfg.table_bytes;
+    rkvi_config_free(&cfg);
+    s.params.rope = (rkv_rope_params){some_frequencies, 4, 0};
+    s.params.max_rows = 512;
+    assert_init(&s, &cfg);
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < cfg.n_sites; i++) {
+        const uint64_t n = (uint64_t)cfg.sites[i].n_q_heads * cfg.layers[cfg.sites[i].kv_layer].geom.dk;
+        row = n > row ? n : row;
+    }
+    assert_int_equal(cfg.max_turns, 8);
+    assert_int_equal(cfg.turned_bytes, 8 * 512 * row * sizeof(float));
+    assert_true(cfg.table_bytes > tables);
+    rkvi_config_free(&cfg);
+    for (uint32_t l = 0; l < s.params.n_kv_layers; l++)
+        s.layers[l].k_form = RKV_K_PLAIN;
+    assert_init(&s, &cfg);
+    assert_int_equal(cfg.max_turns, 8);
+    assert_int_equal(cfg.turned_bytes, 0);
+    rkvi_config_free(&cfg);
+    s.layers[0].k_form = RKV_K_OTHER;
+    assert_init(&s, &cfg);
+    assert_int_equal(cfg.max_turns, 0);
+    rkvi_config_free(&cfg);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_turned_room),
         cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_struct_sizes),
         cmocka_unit_test(test_array_stride),   cmocka_unit_test(test_copy_out),
         cmocka_unit_test(test_defaults),       cmocka_unit_test(test_windows),

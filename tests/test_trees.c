@@ -149,12 +149,14 @@ static tree random_tree(uint64_t *r, uint32_t most, int64_t end)
 }
 
 /* One row and head of a tree's step in f64, against what came out. */
-static double row_error(const fx *w, const fx_cell *cells, uint64_t n, const tree *t, uint32_t row, uint32_t site,
+static double row_error(const fx *w, uint32_t row0, uint32_t seq, const tree *t, uint32_t row, uint32_t site,
                         uint32_t head)
 {
     const rkv_site_params *sp = &w->model.sites[site];
     const rkv_kv_layer_params *lp = &w->model.layers[sp->kv_layer];
     const uint32_t group = sp->n_q_heads / lp->n_kv_heads;
+    const fx_cell *cells = w->cells[seq];
+    const uint64_t n = w->n_cells[seq];
     const int64_t width = sp->mask == RKV_MASK_SLIDING ? (int64_t)sp->mask_width : INT64_MAX;
     double sum = 0, out[DIM] = {0}, error = 0;
     float q[8 * DIM], x[4 * DIM];
@@ -179,7 +181,7 @@ static double row_error(const fx *w, const fx_cell *cells, uint64_t n, const tre
             out[j] += exp(s) * (double)x[head / group * DIM + j];
     }
     for (uint32_t j = 0; j < DIM; j++)
-        error = fmax(error, fabs(out[j] / sum - (double)fx_out(w, site, row, head, j)));
+        error = fmax(error, fabs(out[j] / sum - (double)fx_out(w, site, row0 + row, head, j)));
     return error;
 }
 
@@ -231,7 +233,7 @@ static void trees(fx_executor executor, uint64_t s, uint32_t n_steps)
         assert_true(fx_same(&a, &b));
         for (uint32_t k = 0; k < 3; k++) {
             const uint32_t row = below(&r, t.n), site = below(&r, a.model.n_sites);
-            worst = fmax(worst, row_error(&a, a.cells[q], n, &t, row, site, below(&r, a.model.sites[site].n_q_heads)));
+            worst = fmax(worst, row_error(&a, 0, q, &t, row, site, below(&r, a.model.sites[site].n_q_heads)));
         }
         uint32_t cells[64];
         const uint32_t n_accepted = random_path(&r, &t, cells);
@@ -258,6 +260,52 @@ static void test_trees(void **state)
     trees(FX_CHECK, seed + 1, 10);
     for (uint64_t s = 2; s < (fx_is_full() ? 30 : 5); s++)
         trees(FX_SIM, seed + s, 8);
+}
+
+/* Trees of two forks and a plain row in one step, which share all but their own
+ * cells, a partly filled tile included. */
+static void test_forks(void **state)
+{
+    (void)state;
+    uint64_t r = seed;
+    for (uint32_t round = 0; round < 6; round++) {
+        fx w[2];
+        tree t[2] = {random_tree(&r, 16, 100 + round), random_tree(&r, 16, 100 + round)};
+        const uint32_t regime = round % 3 == 2 ? RKV_REGIME_PREFILL : RKV_REGIME_DECODE;
+        double worst = 0;
+        for (uint32_t i = 0; i < 2; i++) {
+            const fx_model m = tree_model(i ? RKV_RESIDENT_ALL : RKV_RESIDENT_NONE, i ? FX_HOST : FX_CHECK, seed);
+            fx_open(&w[i], &m);
+            fx_append(&w[i], 0, 100 + round, RKV_REGIME_PREFILL, 1000);
+            for (uint32_t q = 1; q < 3; q++) {
+                fx_ok(rkv_sequence_fork(w[i].cache, q, 0), "fork");
+                memcpy(w[i].cells[q], w[i].cells[0], w[i].n_cells[0] * sizeof *w[i].cells[0]);
+                w[i].n_cells[q] = w[i].n_cells[0];
+            }
+            const fx_entry e[3] = {
+                {.seq = 0, .rows = t[0].n, .tag = t[0].tag, .positions = t[0].pos, .tree_mask = t[0].mask, .regime = regime},
+                {.seq = 1, .rows = 1, .tag = 5000, .regime = regime},
+                {.seq = 2, .rows = t[1].n, .tag = t[1].tag, .positions = t[1].pos, .tree_mask = t[1].mask, .regime = regime}};
+            fx_step(&w[i], e, 3);
+            w[i].n_cells[0] = w[i].n_cells[2] = 100 + round;
+        }
+        assert_true(fx_same(&w[0], &w[1]));
+        for (uint32_t k = 0; k < t[0].n; k++)
+            worst = fmax(worst, row_error(&w[0], 0, 0, &t[0], k, k % 3, 0));
+        for (uint32_t k = 0; k < t[1].n; k++)
+            worst = fmax(worst, row_error(&w[0], t[0].n + 1, 2, &t[1], k, k % 3, 0));
+        assert_true(worst < (fx_gpu ? 3e-3 : 2e-6));
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t cells[64];
+            uint64_t path = round;
+            accept(&w[i], 0, &t[0], cells, random_path(&path, &t[0], cells));
+            accept(&w[i], 2, &t[1], cells, random_path(&path, &t[1], cells));
+        }
+        for (uint32_t q = 0; q < 3; q++)
+            fx_compare_fresh(&w[0], q, 2);
+        fx_close(&w[0]);
+        fx_close(&w[1]);
+    }
 }
 
 /* ------------------------------------------------------------------ refusals */
@@ -345,7 +393,7 @@ int main(void)
 #endif
     seed = fx_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_drafts), cmocka_unit_test(test_visible),
-                                       cmocka_unit_test(test_trees), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_trees), cmocka_unit_test(test_forks), cmocka_unit_test(test_refused),
                                        cmocka_unit_test(test_abort)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

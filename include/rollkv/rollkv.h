@@ -463,7 +463,8 @@ RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int6
  * The bits of a row depend on how its sequence was put together: a fork has
  * those of its source.  A range that holds no cell is legal, and adds nothing.
  * Errors: RKV_E_SEQUENCE (either), RKV_E_STATE, RKV_E_ARGUMENT (the range;
- * positions before dst's end; dst is src), RKV_E_HOST_MEMORY. */
+ * positions before dst's end; dst is src), RKV_E_HOST_MEMORY, RKV_E_CAPACITY
+ * (dst would have more stretches of shifted cells than max_turns). */
 RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
@@ -549,6 +550,7 @@ typedef struct rkv_batch {
  * RKV_E_BATCH, RKV_E_SEQUENCE, RKV_E_UNSUPPORTED, RKV_E_ARGUMENT.  Memory of
  * the host and device calls are not tried, nor the room for partials where
  * sequences share tiles (many rows each, over a long shared tail).
+ * A token tree counts as if all of it had been accepted.
  * Errors besides: RKV_E_STATE (a step is open), RKV_E_HOST_MEMORY. */
 RKV_API rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uint32_t n_batches);
 
@@ -637,16 +639,25 @@ RKV_API rkv_status rkv_step_abort(rkv_cache *cache);
  *   - the batch's entries in their order: rows, new cells or none, regime;
  *   - the list of tail tile-layers that the step reads: which ones, in which order.
  *     Tiles enter the tail in batches, once in T/2 steps (T: tile_cells);
+ *     Tail tile-layers of a sliding or chunked mask also leave the list as the
+ *     mask moves on;
+ *   - what sequences of the batch share, token trees, and turns of shifted cells;
  *   - twofold growth of a launch's work beyond the device's multiprocessors, as
  *     many short sequences may cause.
  * It does not depend on which sequences the entries are of, on their lengths and
- * positions, on which tiles are on the device, or on masks: without a tail, a
- * graph captured over dummy sequences fits all others.  Keys are of one cache.
+ * positions, or on which tiles are on the device: without a tail, a graph
+ * captured over dummy sequences fits all others.  Keys are of one cache.
+ *
+ * The last part of the ring's copies for a step is made by the graph of the step
+ * before, as far as there is time: the hints gap_ns or step_ns, and
+ * link_bytes_per_s, tell how much.  The link rests less where they are given.
  *
  * A graph is the caller's: drop it with the exec.  It may run while the next
  * steps are begun.  Outputs have the bits of an eager step.  The flag costs one
  * small kernel a step, room for a further step's tables, and promotion: freed
- * window room is filled by tiles that are due. */
+ * window room is filled by tiles that are due.  It makes begin cheap in decode
+ * steps that only lengthen their sequences, eager or replayed.  Profiles
+ * (profile.h) are refused. */
 typedef struct rkv_graph {
     uint32_t struct_size;
     uint32_t first_site, n_sites;

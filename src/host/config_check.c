@@ -96,6 +96,8 @@ static rkv_status check_choices(const rkv_cache_params *p)
     if (!p->device_allocator.alloc != !p->device_allocator.free)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "device_allocator has only one of alloc and free; give both or none");
+    if (p->reserved)
+        return rkvi_fail(RKV_E_ARGUMENT, "reserved is %u; it must be 0", p->reserved);
     if (p->host.reserved)
         return rkvi_fail(RKV_E_ARGUMENT, "host.reserved is %u; it must be 0", p->host.reserved);
     return RKV_OK;

@@ -40,6 +40,8 @@ static rkv_status check_scale(uint32_t layer, const char *name, float scale)
 static rkv_status check_layer(uint32_t i, const rkv_kv_layer_params *p)
 {
     char name[48];
+    if (p->reserved)
+        return rkvi_fail(RKV_E_ARGUMENT, "kv_layers[%u]: reserved is %u; it must be 0", i, p->reserved);
     if (p->n_kv_heads == 0 || p->n_kv_heads > RKVI_LAYERS_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "kv_layers[%u]: n_kv_heads is %u; it must be from 1 to %u", i,
                          p->n_kv_heads, RKVI_LAYERS_MAX);

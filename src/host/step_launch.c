@@ -292,28 +292,28 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
     return launch(h, &l, c->stream);
 }
 
-/* `number` counts the rounds of the site's launches. */
-static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, uint64_t number)
+/* Rounds of all launches of the site are numbered one after another. */
+static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, uint32_t round)
 {
+    const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 * h->plan.n_rounds + round];
     rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->grid_decode, l->cost_bytes);
     if (s == RKV_OK && h->is_profiled)
-        s = rkvi_profile_launch(h, c, l, number == 0);
+        s = rkvi_profile_launch(h, c, round);
     if (s == RKV_OK)
         s = launch_items(h, c, RKVI_OP_PREFILL, l->prefill0, l->n_prefill, l->n_decode ? 0 : l->cost_bytes);
     if (s == RKV_OK)
         s = launch_merge(h, c, l->merge0, l->n_merge);
     const bool runs = l->n_decode || l->n_prefill;
-    h->stats.extra_launches += (number > 0 && runs) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
+    h->stats.extra_launches += (round > 0 && runs) + (l->n_decode && l->n_prefill) + (l->n_merge > 0);
     return s;
 }
 
 rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
 {
     const uint32_t n = h->plan.n_rounds;
-    const rkvi_plan_launch *l = &h->plan.launches[(c->plan->launch0 + g) * n];
     rkv_status s = RKV_OK;
     for (uint32_t r = 0; r < n && s == RKV_OK; r++)
-        s = launch_round(h, c, &l[r], (uint64_t)g * n + r);
+        s = launch_round(h, c, g * n + r);
     return s;
 }
 

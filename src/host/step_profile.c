@@ -150,14 +150,15 @@ static rkv_status copy_sums(rkv_cache *h, const rkvi_site_call *c, uint64_t slot
     return rkvi_dev(copy, h->dev, &copy, c->stream);
 }
 
-rkv_status rkvi_profile_launch(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *l, bool is_first)
+rkv_status rkvi_profile_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t round)
 {
+    const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 * h->plan.n_rounds + round];
     const rkvi_item *items = (const rkvi_item *)(h->now->mirror.host + c->plan->items_off) + l->decode0;
-    call what = {.profile = h->profile, .items = items, .n = l->n_decode, .is_first = is_first};
+    call what = {.profile = h->profile, .items = items, .n = l->n_decode, .is_first = round == 0};
     uint64_t end = 0;
     what.tables.q_heads = c->site->n_q_heads;
     what.slot0 = UINT64_MAX;
-    if (l->n_decode == 0 && !is_first)
+    if (l->n_decode == 0 && round > 0)
         return RKV_OK;
     for (uint64_t i = 0; i < l->n_decode; i++) {
         what.slot0 = items[i].slot < what.slot0 ? items[i].slot : what.slot0;
