@@ -84,8 +84,25 @@ static uint64_t launch_ns(const rkv_cache *h, uint64_t number)
     return ns;
 }
 
-/* Of the items laid out behind the list, those that cross in the time left.  Where
- * the link is what the step waits for, all of them: it then never rests. */
+/* Where the link is what the step waits for, the first lap is filled but for what
+ * crosses before the first launch that reads it: with all of it full, the link
+ * would rest until then, and with less of it, at the graph's end. */
+static uint32_t leaving_first_gap(const rkv_cache *h, double link)
+{
+    const rkvi_ring *r = &h->capture.ring;
+    double lap = 0, ahead = 0, gap_bytes = link * (double)launch_ns(h, r->items[0].launch - 1);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_list && r->items[i].at < r->bytes; i++)
+        lap += (double)r->items[i].bytes;
+    for (; r->n_list + n < r->n_items; n++) {
+        ahead += (double)r->items[r->n_list + n].bytes;
+        if (ahead > lap - gap_bytes)
+            break;
+    }
+    return n;
+}
+
+/* Of the items laid out behind the list, those that cross in the time left. */
 static uint32_t fitting(const rkv_cache *h, uint64_t step_ns)
 {
     const rkvi_ring *r = &h->capture.ring;
@@ -93,7 +110,7 @@ static uint32_t fitting(const rkv_cache *h, uint64_t step_ns)
     double at_ns = (double)h->plan.list_bytes / link; /* the list itself is over */
     uint32_t n = 0;
     if (at_ns >= (double)step_ns)
-        return r->n_items - r->n_list;
+        return leaving_first_gap(h, link);
     for (; r->n_list + n < r->n_items; n++) {
         const rkvi_ring_item *it = &r->items[r->n_list + n];
         const double free_ns = (double)launch_ns(h, it->dep);
