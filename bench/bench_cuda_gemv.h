@@ -23,9 +23,8 @@ typedef struct bench_gemv {
     uint32_t is_f32;  /* y; else f16 */
 } bench_gemv;
 
-/* Ways to carry it out, from 0 on: how W comes, how much of it is in flight, blocks
- * a multiprocessor. */
-#define BENCH_GEMV_WAYS 10u
+/* Ways to carry it out, from 0 on: rows in flight and blocks a multiprocessor. */
+#define BENCH_GEMV_WAYS 6u
 
 /* A cudaError_t; cudaErrorInvalidValue where this way can't do this size. */
 int bench_cuda_gemv(const bench_gemv *g, uint32_t way, uint32_t n_sm, void *stream);

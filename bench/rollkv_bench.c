@@ -4,6 +4,7 @@
  */
 #include "cliff.h"
 #include "overheads.h"
+#include "shared.h"
 #include "sizing.h"
 
 #include <string.h>
@@ -14,6 +15,7 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
+    {"shared", "N sequences on a shared prefix: step time and bytes streamed", shared_main},
     {"sizing", "the rule for ring bytes and copy size against a sweep, simulated", sizing_main},
 #ifdef BENCH_HAS_CUDA
     {"overheads", "what a cache costs beyond its bytes and copies, on a GPU", overheads_main},

@@ -100,6 +100,7 @@ void bits_params(const bits_text *t, const bits_setup *s, rkv_cache_params *p)
                                           .head_dim_v = l == 1 ? t->other_dv : l == 3 ? 64 : t->head_dim,
                                           .type_k = t->type_k,
                                           .type_v = t->type_v,
+                                          .keep_all = 1, /* texts are cut back anywhere */
                                           .k_scale = t->type_k == RKV_TYPE_FP8_E4M3 ? 0.5f : 0,
                                           .resident_cells = s ? s->resident[l] : RKV_RESIDENT_ALL};
     for (uint32_t i = 0; i < BITS_SITES; i++)

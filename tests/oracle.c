@@ -52,8 +52,22 @@ int64_t oracle_any_position(oracle *o, uint32_t seq)
 
 /* ---------------------------------------------------------------- operations */
 
+/* Both refuse what would look at cells that a mask has let go. */
+static bool is_refused(oracle *o, rkv_status first, rkv_status second)
+{
+    assert_int_equal(first, second);
+    if (first == RKV_OK)
+        return false;
+    assert_int_equal(first, RKV_E_SEQUENCE);
+    o->n_unseen++;
+    return true;
+}
+
 void oracle_remove(oracle *o, uint32_t seq, int64_t from, int64_t to)
 {
+    if (is_refused(o, rkv_sequence_remove(o->spilled.cache, seq, from, to),
+                   rkv_sequence_remove(o->resident.cache, seq, from, to)))
+        return; /* what was removed is gone below */
     fx_remove(&o->spilled, seq, from, to);
     fx_remove(&o->resident, seq, from, to);
     snprintf(o->last, sizeof o->last, "remove(%u, %lld, %lld)", seq, (long long)from, (long long)to);
@@ -61,8 +75,11 @@ void oracle_remove(oracle *o, uint32_t seq, int64_t from, int64_t to)
 
 void oracle_append_from(oracle *o, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
-    fx_append_from(&o->spilled, dst, src, from, to);
-    fx_append_from(&o->resident, dst, src, from, to);
+    if (is_refused(o, rkv_sequence_append_from(o->spilled.cache, dst, src, from, to),
+                   rkv_sequence_append_from(o->resident.cache, dst, src, from, to)))
+        return;
+    fx_note_append_from(&o->spilled, dst, src, from, to);
+    fx_note_append_from(&o->resident, dst, src, from, to);
     snprintf(o->last, sizeof o->last, "append_from(%u, %u, %lld, %lld)", dst, src, (long long)from, (long long)to);
 }
 
@@ -119,7 +136,7 @@ static void run_step(oracle *o)
         fail_msg("check said %d, begin %d: %s", want, s, rkv_error_message());
     assert_int_equal(fx_try_step(&o->resident, b.e, b.n), s);
     if (s != RKV_OK) {
-        assert_int_equal(s, RKV_E_CAPACITY);
+        assert_true(s == RKV_E_CAPACITY || s == RKV_E_SEQUENCE);
         o->n_refused++;
         return;
     }
@@ -195,11 +212,51 @@ static void run_clear(oracle *o)
     snprintf(o->last, sizeof o->last, "clear(%u)", seq);
 }
 
+/* ---- where the cells lie: of the spilled one alone */
+
+static void run_park(oracle *o)
+{
+    const uint32_t seq = oracle_below(o, SEQS);
+    const rkv_status s = rkv_sequence_park(o->spilled.cache, seq);
+    assert_true(s == RKV_OK || s == RKV_E_HOST_LIMIT);
+    snprintf(o->last, sizeof o->last, "park(%u): %d", seq, s);
+}
+
+static void run_fetch(oracle *o)
+{
+    const uint32_t seq = oracle_below(o, SEQS);
+    fx_fetch(&o->spilled, seq);
+    snprintf(o->last, sizeof o->last, "fetch(%u)", seq);
+}
+
+static void run_set_residency(oracle *o)
+{
+    const uint64_t cells[] = {RKV_RESIDENT_AUTO, RKV_RESIDENT_NONE, RKV_RESIDENT_ALL, oracle_below(o, 30) * T};
+    const uint32_t layer = oracle_below(o, o->spilled.model.n_layers), which = oracle_below(o, 4);
+    if (!fx_layer(&o->spilled, layer).has_tail)
+        return;
+    fx_ok(rkv_cache_set_residency(o->spilled.cache, layer, cells[which]), "set_residency");
+    snprintf(o->last, sizeof o->last, "set_residency(%u, %llu)", layer, (unsigned long long)cells[which]);
+}
+
+/* Both, so that they have the same leaves; or none, for want of room. */
+static void run_compact(oracle *o)
+{
+    const uint32_t seq = oracle_below(o, SEQS);
+    const rkv_status s = rkv_sequence_compact(o->spilled.cache, seq);
+    assert_true(s == RKV_OK || s == RKV_E_CAPACITY || s == RKV_E_HOST_LIMIT || s == RKV_E_DEVICE_LIMIT);
+    if (s == RKV_OK)
+        fx_ok(rkv_sequence_compact(o->resident.cache, seq), "compact");
+    snprintf(o->last, sizeof o->last, "compact(%u): %d", seq, s);
+}
+
 static const oracle_operation oracle_operations[] = {
     {"step", 60, run_step},           {"abort", 3, run_abort},
     {"rollback", 8, run_rollback},    {"remove", 6, run_remove},
     {"fork", 8, run_fork},            {"append_from", 6, run_append_from},
     {"keep", 1, run_keep},            {"clear", 3, run_clear},
+    {"park", 6, run_park},            {"fetch", 3, run_fetch},
+    {"residency", 3, run_set_residency}, {"compact", 3, run_compact},
 };
 #define N_OPERATIONS (sizeof oracle_operations / sizeof *oracle_operations)
 
@@ -214,6 +271,7 @@ static fx_model any_model(oracle *o, fx_executor executor)
     fx_add_layer(&m, 1, 64, 64, budgets[oracle_below(o, 3)]);
     m.sites[m.n_sites - 1].mask = RKV_MASK_SLIDING;
     m.sites[m.n_sites - 1].mask_width = 20 + oracle_below(o, 60);
+    m.layers[m.n_layers - 1].keep_all = one_in(o, 2);
     fx_add_site(&m, first, 2);
     m.sinks[1] = true;
     m.params.n_sequences = SEQS;
@@ -263,11 +321,12 @@ void oracle_run(uint64_t seed, fx_executor executor, uint32_t n)
         do_one(&o);
     const rkv_cache_stats s = fx_stats(&o.spilled);
     print_message("seed %llu, executor %d: %llu steps, %llu refused, %llu bytes streamed, %llu brought back, %llu "
-                  "copied as shared, %llu promoted, %llu own entries\n",
+                  "copied as shared, %llu promoted, %llu own entries, %llu refused by a mask\n",
                   (unsigned long long)seed, executor, (unsigned long long)o.n_steps,
                   (unsigned long long)o.n_refused, (unsigned long long)s.streamed_bytes,
                   (unsigned long long)s.brought_back_bytes, (unsigned long long)s.shared_copy_bytes,
-                  (unsigned long long)s.promoted_bytes, (unsigned long long)s.own_entries);
+                  (unsigned long long)s.promoted_bytes, (unsigned long long)s.own_entries,
+                  (unsigned long long)o.n_unseen);
     fx_check_empty(&o.spilled);
     fx_close(&o.spilled);
     fx_close(&o.resident);

@@ -43,7 +43,7 @@ static void check_references(const rkvi_cache *c)
 static void check_pool(const rkvi_pool *p, const bool *used, uint32_t n_used)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->max_places; i++)
+    for (uint64_t i = 0; i < rkvi_pool_indices(p); i++)
         n += used[i];
     holds(n == n_used); /* no place twice */
     holds(p->n_free + n == p->n_places);
@@ -53,20 +53,22 @@ static void check_pool(const rkvi_pool *p, const bool *used, uint32_t n_used)
 static void check_layer(const rkvi_cache *c, uint32_t layer)
 {
     const rkvi_layer_state *ls = &c->layers[layer];
-    bool *device = calloc(ls->device.max_places + 1u, 1), *host = calloc(ls->host.max_places + 1u, 1);
-    uint32_t n_device = 0, n_host = 0, n_window = 0, n_tail = 0;
+    bool *device = calloc(rkvi_pool_indices(&ls->device) + 1, 1),
+         *host = calloc(rkvi_pool_indices(&ls->host) + 1, 1);
+    uint32_t n_device = 0, n_host = 0, n_window = 0, n_tail = 0, n_freed = 0;
     for (uint32_t i = 0; i < c->tiles.capacity; i++) {
         const rkvi_tile_layer *l = rkvi_tile_layer_at(&c->tiles, i, layer);
         if (c->tiles.tiles[i].serial == 0)
             continue;
         n_window += l->state == RKVI_IN_WINDOW;
         n_tail += l->state == RKVI_IN_TAIL;
+        n_freed += l->state == RKVI_FREED;
         holds(!l->is_due && !l->promoting);
         holds(l->out_mark != RKVI_MARK_PENDING);
         holds(l->state != RKVI_IN_TAIL || (l->device_place == RKVI_NO_PLACE && l->host_valid));
         holds(l->state != RKVI_LEAVING || (l->device_addr && l->host_valid));
         holds((l->state != RKVI_ON_DEVICE && l->state != RKVI_IN_WINDOW) || l->device_place != RKVI_NO_PLACE);
-        holds(l->state != RKVI_ABSENT || (l->device_place == RKVI_NO_PLACE && l->host_place == RKVI_NO_PLACE));
+        holds(rkvi_tile_layer_is_held(l) || (l->device_place == RKVI_NO_PLACE && l->host_place == RKVI_NO_PLACE));
         holds(!l->host_valid || l->host_place != RKVI_NO_PLACE);
         if (l->device_place != RKVI_NO_PLACE) {
             device[l->device_place] = true;
@@ -77,7 +79,8 @@ static void check_layer(const rkvi_cache *c, uint32_t layer)
             n_host++;
         }
     }
-    holds(ls->n_window == n_window && ls->n_tail == n_tail);
+    holds(ls->n_window == n_window && ls->n_tail == n_tail && ls->n_freed == n_freed);
+    holds(n_freed == 0 || c->cfg->layers[layer].frees);
     holds(n_window <= c->cfg->layers[layer].window_tiles);
     check_pool(&ls->device, device, n_device);
     if (ls->host.max_places)

@@ -161,7 +161,7 @@ rkv_status fx_try_open(fx *w, const fx_model *m)
     /* A sequence may fill the tiles that are there for others' ragged ends. */
     rkv_cache_info info = {.struct_size = sizeof info};
     fx_ok(rkv_cache_info_get(w->cache, &info), "info");
-    for (uint32_t i = 0; i < FX_SEQS; i++)
+    for (uint32_t i = 0; i < info.n_sequences; i++)
         w->cells[i] = calloc(info.capacity_tiles * info.tile_cells, sizeof *w->cells[i]);
     return RKV_OK;
 }
@@ -461,6 +461,16 @@ void fx_truncate(fx *w, uint32_t seq, uint64_t n_cells)
     w->n_cells[seq] = n_cells;
 }
 
+void fx_park(fx *w, uint32_t seq)
+{
+    fx_ok(rkv_sequence_park(w->cache, seq), "park");
+}
+
+void fx_fetch(fx *w, uint32_t seq)
+{
+    fx_ok(rkv_sequence_fetch(w->cache, seq), "fetch");
+}
+
 void fx_clear(fx *w, uint32_t seq)
 {
     fx_ok(rkv_sequence_clear(w->cache, seq), "clear");
@@ -487,6 +497,11 @@ void fx_remove(fx *w, uint32_t seq, int64_t from, int64_t to)
 void fx_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
     fx_ok(rkv_sequence_append_from(w->cache, dst, src, from, to), "append_from");
+    fx_note_append_from(w, dst, src, from, to);
+}
+
+void fx_note_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to)
+{
     for (uint64_t i = 0; i < w->n_cells[src]; i++)
         if (w->cells[src][i].pos >= from && w->cells[src][i].pos < to)
             w->cells[dst][w->n_cells[dst]++] = w->cells[src][i];
@@ -591,8 +606,10 @@ void fx_compare_fresh(fx *w, uint32_t seq, uint32_t rows)
     fx_model m = w->model;
     int64_t pos[16];
     const uint64_t n = w->n_cells[seq];
-    for (uint32_t l = 0; l < m.n_layers; l++)
+    for (uint32_t l = 0; l < m.n_layers; l++) {
         m.layers[l].resident_cells = RKV_RESIDENT_ALL;
+        m.layers[l].keep_all = 1;
+    }
     m.executor = FX_HOST;
     m.delay_ns = 0;
     m.limits = (rkvi_device_limits){0};

@@ -15,7 +15,7 @@
 
 #include <stdbool.h>
 
-#define FX_SEQS 17u
+#define FX_SEQS 104u
 #define FX_LAYERS 4u
 #define FX_SITES 5u
 #define FX_ROWS 1024u /* of a step */
@@ -133,6 +133,9 @@ void fx_clear(fx *w, uint32_t seq);
 void fx_keep(fx *w, uint32_t seq);
 void fx_remove(fx *w, uint32_t seq, int64_t from, int64_t to);
 void fx_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to);
+void fx_note_append_from(fx *w, uint32_t dst, uint32_t src, int64_t from, int64_t to); /* in the record alone */
+void fx_park(fx *w, uint32_t seq);
+void fx_fetch(fx *w, uint32_t seq);
 
 rkv_cache_stats fx_stats(const fx *w);
 rkv_kv_layer_info fx_layer(const fx *w, uint32_t layer);

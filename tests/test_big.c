@@ -152,7 +152,7 @@ static void test_sparse_window(void **state)
         assert_int_not_equal(rkvi_pool_take(places), RKVI_NO_PLACE);
     store(c, 0, n, jump_at);
     const rkvi_tile_layer *last = rkvi_tile_layer_at(&w.cache->cache.tiles, w.cache->cache.seqs[0].tiles[40], 0);
-    assert_true(last->device_addr - (uint64_t)(uintptr_t)w.cache->layer_memory[0] > (uint64_t)1 << 32);
+    assert_true(last->device_addr - (uint64_t)(uintptr_t)places->extents[0] > (uint64_t)1 << 32);
     query_all_over(c, 0, n, jump_at);
     query(c, 0, n, n, jump_at);
     assert_int_equal(fx_stats(&w).streamed_bytes, 0);

@@ -6,6 +6,7 @@
  */
 #include "arena_fixture.h"
 #include "cache.h"
+#include "cache_unseen.h"
 #include "core_config.h"
 
 enum { TILES_MAX = 512, ITEMS_MAX = TILES_MAX * CONFIG_SITES_MAX };
@@ -19,7 +20,7 @@ typedef struct world {
     void *layer_memory[CONFIG_LAYERS_MAX];
     rkvi_batch batch;
     uint64_t mark; /* of copies */
-    uint64_t begun, refused, aborted, promoted, left, brought_back, passed;
+    uint64_t begun, refused, aborted, promoted, left, brought_back, passed, freed, not_cut;
 } world;
 
 static world w;
@@ -27,7 +28,7 @@ static world w;
 static void make_params(uint32_t draft_rows)
 {
     rkv_cache_params *p = &w.params.p;
-    core_params_init(&w.params, false);
+    core_params_init(&w.params, one_in(2));
     p->tile_cells = 16u << below(5);
     p->n_sequences = between(1, 6);
     p->capacity_cells = (uint64_t)p->tile_cells * between(1, 50);
@@ -38,6 +39,7 @@ static void make_params(uint32_t draft_rows)
         const uint64_t cells[] = {RKV_RESIDENT_NONE, p->tile_cells, p->capacity_cells / 2, RKV_RESIDENT_ALL,
                                   1 + below(p->capacity_cells)};
         w.params.layers[l].resident_cells = cells[below(5)];
+        w.params.layers[l].keep_all = one_in(4);
     }
 }
 
@@ -109,12 +111,15 @@ static void check_tile_layer(uint32_t layer, const rkvi_tile_layer *y, bool open
     case RKVI_IN_TAIL:
         assert_true(!has_place && y->device_addr == 0 && has_host && y->host_valid);
         break;
+    case RKVI_FREED:
+        assert_true(w.cfg.layers[layer].frees && !has_place && !has_host && y->device_addr == 0);
+        break;
     default: fail_msg("a tile of a sequence is absent in KV layer %u", layer);
     }
 }
 
 typedef struct counts {
-    uint32_t window, tail, device, host, promoting;
+    uint32_t window, tail, device, host, promoting, freed;
 } counts;
 
 static void count_layer(uint32_t layer, bool open, counts *n)
@@ -131,6 +136,7 @@ static void count_layer(uint32_t layer, bool open, counts *n)
             n->window += y->state == RKVI_IN_WINDOW;
             n->tail += y->state == RKVI_IN_TAIL;
             n->promoting += y->promoting;
+            n->freed += y->state == RKVI_FREED;
             if (y->device_place != RKVI_NO_PLACE) {
                 assert_false(device[y->device_place]);
                 device[y->device_place] = true;
@@ -192,6 +198,7 @@ static void check(bool open)
         assert_int_equal(ls->n_window, n.window + joins);
         assert_true(ls->n_window <= w.cfg.layers[l].window_tiles);
         assert_int_equal(ls->n_tail, n.tail);
+        assert_int_equal(ls->n_freed, n.freed);
         assert_int_equal(ls->device.n_places - ls->device.n_free, n.device + n.promoting);
         assert_int_equal(ls->host.n_places - ls->host.n_free, n.host);
     }
@@ -392,6 +399,52 @@ static void check_due(void)
     }
 }
 
+/* The first position that the next row sees, with the last `less` cells cut off. */
+static int64_t floor_of(const rkvi_seq *s, uint32_t layer, uint64_t less)
+{
+    int64_t end = 0, floor = INT64_MAX;
+    uint64_t cells = s->n_cells > less ? s->n_cells - less : 0;
+    for (uint32_t i = 0; i < s->n_segments && cells; i++) {
+        const uint64_t n = s->segments[i].count < cells ? s->segments[i].count : cells;
+        end = s->segments[i].pos + (int64_t)n;
+        cells -= n;
+    }
+    for (uint32_t i = 0; i < w.cfg.n_sites; i++) {
+        const rkvi_site_mask m = w.cfg.sites[i].mask;
+        if (w.cfg.sites[i].kv_layer != layer)
+            continue;
+        const int64_t lo = m.kind == RKV_MASK_SLIDING ? end - m.width + 1 : end - end % m.width;
+        floor = lo < floor ? lo : floor;
+    }
+    return floor;
+}
+
+/* What the next row sees is held; what none sees, not even after a roll-back of
+ * draft_rows cells, is freed. */
+static void check_held_layer(const rkvi_seq *s, uint32_t layer)
+{
+    const int64_t seen = floor_of(s, layer, 0), unseen = floor_of(s, layer, w.cfg.draft_rows);
+    for (uint32_t i = 0; i < s->n_segments; i++) {
+        const rkvi_segment *g = &s->segments[i];
+        const bool is_freed = tl(s->tiles[g->tile_index], layer)->state == RKVI_FREED;
+        w.freed += is_freed;
+        if (g->pos + g->count > seen || g->tile_index + 1 == s->n_tiles)
+            assert_false(is_freed);
+        else if (g->pos + g->count > unseen)
+            continue; /* cut back within the lag */
+        else if (i + 1 == s->n_segments || s->segments[i + 1].tile_index != g->tile_index)
+            assert_true(is_freed);
+    }
+}
+
+static void check_held(void)
+{
+    for (uint32_t e = 0; e < w.batch.n_entries; e++)
+        for (uint32_t l = 0; l < w.cfg.n_layers; l++)
+            if (w.cfg.layers[l].frees)
+                check_held_layer(&w.cache.seqs[w.batch.entries[e].sequence], l);
+}
+
 /* Are there tiles for the batch, `times` over? */
 static bool has_room(uint32_t times)
 {
@@ -409,7 +462,10 @@ static void check_batches(void)
 {
     rkvi_cache_check_reset(&w.cache);
     for (uint32_t times = 1; times <= 3; times++)
-        assert_int_equal(rkvi_cache_check_add(&w.cache, &w.batch), has_room(times) ? RKV_OK : RKV_E_CAPACITY);
+        assert_int_equal(rkvi_cache_check_add(&w.cache, &w.batch),
+                         rkvi_cache_batch_sees(&w.cache, &w.batch) != RKV_OK ? RKV_E_SEQUENCE
+                         : has_room(times)                                   ? RKV_OK
+                                                                             : RKV_E_CAPACITY);
 }
 
 static snapshot before;
@@ -418,17 +474,17 @@ static snapshot before;
 static bool begin(bool host_is_short)
 {
     bool waited;
-    const bool fits = has_room(1);
+    const bool sees = rkvi_cache_batch_sees(&w.cache, &w.batch) == RKV_OK, fits = has_room(1) && sees;
     take_snapshot(&before);
     check_batches();
     const rkv_status s = rkvi_cache_begin(&w.cache, &w.batch, &waited);
-    if (s != RKV_E_CAPACITY)
+    if (s != RKV_E_CAPACITY && s != RKV_E_SEQUENCE)
         let_enter(&before);
     if (s != RKV_OK) {
         if (fits && !(host_is_short && (s == RKV_E_HOST_LIMIT || s == RKV_E_HOST_MEMORY)))
             fail_msg("T %u, draft %u, %u sequences: %s", w.cfg.tile_cells, w.cfg.draft_rows, w.cfg.n_sequences,
                      rkvi_error_text());
-        assert_true(fits || s == RKV_E_CAPACITY);
+        assert_true(fits || s == (sees ? RKV_E_CAPACITY : RKV_E_SEQUENCE));
         check_unchanged(&before);
         check(false);
         w.refused++;
@@ -494,8 +550,10 @@ static void run_step(bool aborts, bool host_is_short)
     w.cache.compute_mark++;
     leave(UINT32_MAX);
     rkvi_cache_end(&w.cache);
+    rkvi_cache_free_unseen(&w.cache, &w.batch);
     check(false);
     check_due();
+    check_held();
 }
 
 static void cut_sequence(void)
@@ -504,6 +562,10 @@ static void cut_sequence(void)
     const rkvi_seq *s = &w.cache.seqs[q];
     const int64_t end = rkvi_seq_pos_end(s);
     const int64_t from = one_in(4) ? 0 : one_in(2) ? end - (int64_t)below(40) : (int64_t)below((uint64_t)end + 1);
+    if (rkvi_cache_can_end(&w.cache, q, from) != RKV_OK) {
+        w.not_cut++;
+        return;
+    }
     rkvi_cache_sequence_remove(&w.cache, q, from, INT64_MAX);
     assert_true(rkvi_seq_pos_end(s) <= (from < 0 ? 0 : from) || rkvi_seq_pos_end(s) <= end);
     check(false);
@@ -536,15 +598,20 @@ static void add_up(void)
     sum.left += w.left;
     sum.brought_back += w.brought_back;
     sum.passed += w.passed;
+    sum.freed += w.freed;
+    sum.not_cut += w.not_cut;
 }
 
 static void print_sum(void)
 {
-    print_message("%llu begun, %llu refused, %llu aborted; %llu left, %llu promoted, %llu brought back, %llu passed\n",
+    print_message("%llu begun, %llu refused, %llu aborted; %llu left, %llu promoted, %llu brought back, %llu passed; "
+                  "%llu freed, %llu cuts refused\n",
                   (unsigned long long)sum.begun, (unsigned long long)sum.refused, (unsigned long long)sum.aborted,
                   (unsigned long long)sum.left, (unsigned long long)sum.promoted,
-                  (unsigned long long)sum.brought_back, (unsigned long long)sum.passed);
+                  (unsigned long long)sum.brought_back, (unsigned long long)sum.passed,
+                  (unsigned long long)sum.freed, (unsigned long long)sum.not_cut);
     assert_true(sum.begun && sum.refused && sum.aborted && sum.left && sum.promoted && sum.brought_back && sum.passed);
+    assert_true(sum.freed && sum.not_cut);
 }
 
 /* Device and host places are enough, whatever happens. */

@@ -108,7 +108,6 @@ static const float some_frequencies[40];
 MAKE(rope_wide, s->layers[1].rope = ((rkv_rope_params){some_frequencies, 40, 0}); s->layers[1].head_dim_k = 64)
 MAKE(rope_pairing, s->layers[1].rope = ((rkv_rope_params){some_frequencies, 4, 2}))
 MAKE(k_form_unknown, s->layers[1].k_form = 3)
-MAKE(layer_reserved, s->layers[0].reserved = 1)
 MAKE(turns_many, s->params.max_turns = 256)
 MAKE(params_reserved, s->params.reserved = 1)
 MAKE(host_reserved, s->params.host.reserved = 1)
@@ -131,6 +130,7 @@ MAKE(k_scale_negative, s->layers[0].k_scale = -1)
 MAKE(v_scale_nan, s->layers[0].v_scale = NAN)
 MAKE(v_scale_inf, s->layers[0].v_scale = INFINITY)
 MAKE(resident_wrapped, s->layers[1].resident_cells = (uint64_t)-256)
+MAKE(keep_all_2, s->layers[1].keep_all = 2)
 MAKE(strides_differ, s->layers[1].struct_size = 40)
 MAKE(site_layer, s->sites[2].kv_layer = 2)
 MAKE(layer_unused, (s->sites[1].kv_layer = 0, s->sites[2].kv_layer = 0))
@@ -180,7 +180,6 @@ static const mistake mistakes[] = {
     {rope_wide, RKV_E_ARGUMENT, "kv_layers[1]: 40 rotary frequencies turn 80 elements, but head_dim_k is 64"},
     {rope_pairing, RKV_E_ARGUMENT, "kv_layers[1]: rope.pairing is 2"},
     {k_form_unknown, RKV_E_ARGUMENT, "kv_layers[1]: k_form is 3"},
-    {layer_reserved, RKV_E_ARGUMENT, "kv_layers[0]: reserved is 1"},
     {turns_many, RKV_E_ARGUMENT, "max_turns is 256"},
     {params_reserved, RKV_E_ARGUMENT, "reserved is 1"},
     {host_reserved, RKV_E_ARGUMENT, "host.reserved"},
@@ -203,6 +202,7 @@ static const mistake mistakes[] = {
     {v_scale_nan, RKV_E_ARGUMENT, "kv_layers[0]: v_scale"},
     {v_scale_inf, RKV_E_ARGUMENT, "kv_layers[0]: v_scale"},
     {resident_wrapped, RKV_E_OVERFLOW, "kv_layers[1]: resident_cells"},
+    {keep_all_2, RKV_E_ARGUMENT, "kv_layers[1]: keep_all is 2"},
     {strides_differ, RKV_E_ARGUMENT, "struct_size of kv_layers 1 is 40"},
     {site_layer, RKV_E_ARGUMENT, "sites[2]: kv_layer is 2, but there are 2"},
     {layer_unused, RKV_E_ARGUMENT, "kv_layers[1] has no site"},
@@ -607,6 +607,49 @@ static void test_auto(void **state)
     rkvi_config_free(&cfg);
 }
 
+/* Layers that free what their masks hide: AUTO gives them all that they hold
+ * before the others get a window, and a tail only where memory is shortest. */
+static void test_auto_masked(void **state)
+{
+    (void)state;
+    setup s;
+    rkvi_config cfg;
+    set_up(&s);
+    s.layers[0].resident_cells = s.layers[1].resident_cells = RKV_RESIDENT_AUTO;
+    s.params.capacity_cells = 1 << 20;
+    s.params.device_limit_bytes = 512 * MIB;
+    for (uint32_t i = 0; i < s.params.n_sites; i++)
+        if (s.sites[i].kv_layer == 1) {
+            s.sites[i].mask = RKV_MASK_SLIDING;
+            s.sites[i].mask_width = 5000;
+        }
+    assert_init(&s, &cfg);
+    const uint64_t held = rkvi_div_up(5000 + cfg.draft_rows, cfg.tile_cells) + 3;
+    const uint64_t most = cfg.n_sequences * held + cfg.max_rows / cfg.tile_cells;
+    assert_true(cfg.layers[0].has_tail && !cfg.layers[0].frees && !cfg.layers[1].has_tail && cfg.layers[1].frees);
+    assert_int_equal(cfg.layers[0].most_tiles, cfg.capacity_tiles);
+    assert_int_equal(cfg.layers[1].most_tiles, most);
+    assert_int_equal(cfg.layers[1].window_tiles, most);
+    assert_int_equal(cfg.layers[1].device_places, most);
+    assert_int_equal(cfg.layers[1].host_places, 0);
+    assert_true(cfg.layers[0].window_tiles > most);
+    rkvi_config_free(&cfg);
+
+    s.layers[1].resident_cells = cfg.tile_cells; /* a tail was asked for */
+    assert_init(&s, &cfg);
+    assert_true(cfg.layers[1].has_tail);
+    assert_int_equal(cfg.layers[1].window_tiles, 1);
+    assert_true(cfg.layers[1].host_places <= most);
+    rkvi_config_free(&cfg);
+
+    s.layers[1].resident_cells = RKV_RESIDENT_AUTO;
+    s.layers[1].keep_all = 1;
+    assert_init(&s, &cfg);
+    assert_true(cfg.layers[1].has_tail && !cfg.layers[1].frees);
+    assert_int_equal(cfg.layers[1].window_tiles, cfg.layers[0].window_tiles);
+    rkvi_config_free(&cfg);
+}
+
 /* Many sequences share the capacity's leaves: their rows need few partials each. */
 static void test_many_sequences(void **state)
 {
@@ -729,6 +772,7 @@ int main(void)
         cmocka_unit_test(test_sums),           cmocka_unit_test(test_unlike_layers),
         cmocka_unit_test(test_large),          cmocka_unit_test(test_ring),
         cmocka_unit_test(test_ring_rule),      cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_auto_masked),
         cmocka_unit_test(test_rope_is_copied), cmocka_unit_test(test_many_sequences),
         cmocka_unit_test(test_limit_above_memory),
     };

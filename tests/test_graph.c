@@ -349,6 +349,7 @@ static void test_tail_changes(void **state)
     for (uint32_t i = 0; i < n_executors(); i++) {
         static world x;
         fx_model m = model(executors[i], 48, 4096);
+        m.layers[2].keep_all = 1; /* so that a sequence can be rolled back */
         const uint32_t rows[] = {1, 1, 1};
         m.params.ring_bytes = 20 * tile_layer_bytes();
         open_world(&x, &m);

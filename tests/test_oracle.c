@@ -46,6 +46,9 @@ int main(void)
         cmocka_unit_test(test_sim),
         cmocka_unit_test(test_check),
     };
+#ifdef FX_ON_GPU
+    fx_use_gpu();
+#endif
     seed = fx_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ static fx_model model(fx_executor executor, uint32_t n_sequences, uint64_t resid
     const uint32_t sliding = fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_NONE);
     m.sites[m.n_sites - 1].mask = RKV_MASK_SLIDING;
     m.sites[m.n_sites - 1].mask_width = 40;
-    (void)sliding;
+    m.layers[sliding].keep_all = 1; /* forks and queries come anywhere */
     m.params.n_sequences = n_sequences;
     m.params.ring_bytes = 64 * 1024;
     m.params.copy_bytes = 12 * 1024;
@@ -319,6 +319,9 @@ int main(void)
         cmocka_unit_test(test_last_owner),    cmocka_unit_test(test_fork_in_tail),
         cmocka_unit_test(test_remove),        cmocka_unit_test(test_own_beginning),
     };
+#ifdef FX_ON_GPU
+    fx_use_gpu();
+#endif
     seed = fx_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * interrupted, whatever the two caches' residencies, rings and executors; one
  * sequence or all; files.
  */
+#include "rollkv/cells.h"
 #include "state_fixture.h"
 
 #include "state_hash.h"
@@ -161,7 +162,8 @@ static void test_shared_tiles(void **state)
     for (uint32_t run = 0; run < 4; run++) {
         fx a, b;
         fx_bytes one, all;
-        const fx_model m = fx_state_model(run, FX_CHECK, run), n = fx_state_model(3 - run, FX_CHECK, run + 7);
+        const fx_model m = fx_state_model(run, FX_CHECK, run),
+                       n = fx_state_model(3 - run, FX_CHECK, run + 7);
         fx_open(&a, &m);
         fx_open(&b, &n);
         fx_append(&a, 0, 75, RKV_REGIME_PREFILL, 1000);
@@ -218,6 +220,52 @@ static void test_nothing_of_others(void **state)
     fx_bytes_free(&y);
     fx_close(&a);
     fx_close(&b);
+}
+
+/* Shifted cells go on as shifted ones; where that can't be read rightly, the
+ * state is refused; their K is not exported. */
+static void test_shifted(void **state)
+{
+    (void)state;
+    static const float frequencies[2][3] = {{1.0f, 0.25f, 0.0625f}, {1.0f, 0.5f, 0.0625f}};
+    static uint8_t k[8192], v[8192];
+    fx a, b;
+    fx_bytes bytes;
+    fx_model m = fx_state_model(3, FX_CHECK, 1), n = fx_state_model(0, FX_CHECK, 2);
+    m.params.rope = n.params.rope =
+        (rkv_rope_params){.frequencies = frequencies[0], .n_frequencies = 3};
+    fx_open(&a, &m);
+    fx_append(&a, 0, 70, RKV_REGIME_PREFILL, 1000);
+    record_removed(&a, 0, 4, 25);
+    fx_ok(rkv_sequence_shift(a.cache, 0, 25, RKV_POS_END, -21), "shift");
+    for (uint64_t i = 4; i < a.n_cells[0]; i++)
+        a.cells[0][i].pos -= 21;
+    fx_append(&a, 0, 3, RKV_REGIME_DECODE, 2000);
+    fx_save(&a, 0, &bytes);
+    fx_open(&b, &n);
+    fx_ok(fx_load(&b, 1, &bytes, true), "load");
+    fx_copy_record(&b, 1, &a, 0);
+    second_half(&a, &b, 0, 1);
+    const rkv_pos_range range = {0, 10};
+    rkv_cells c = {
+        .struct_size = sizeof c, .form = RKV_CELLS_STORED, .n_cells = 10, .k = {k}, .v = {v}};
+    assert_int_equal(rkv_export_cells(b.cache, 1, &range, &c, NULL), RKV_E_UNSUPPORTED);
+    c.n_cells = 4; /* those that were not shifted */
+    fx_ok(rkv_export_cells(b.cache, 1, &range, &c, NULL), "export");
+    fx_close(&b);
+    n.params.rope = (rkv_rope_params){0};
+    fx_open(&b, &n);
+    assert_int_equal(fx_load(&b, 1, &bytes, true), RKV_E_DATA);
+    assert_non_null(strstr(rkv_error_message(), "shifted"));
+    fx_close(&b);
+    n.params.rope = (rkv_rope_params){.frequencies = frequencies[1], .n_frequencies = 3};
+    fx_open(&b, &n);
+    assert_int_equal(fx_load(&b, 1, &bytes, true), RKV_E_DATA);
+    assert_non_null(
+        strstr(rkv_error_message(), "RoPE frequency 1 is 0.25 in the state and 0.5 in this cache"));
+    fx_close(&b);
+    fx_bytes_free(&bytes);
+    fx_close(&a);
 }
 
 static void test_positions_with_gaps(void **state)
@@ -490,6 +538,7 @@ int main(void)
         cmocka_unit_test(test_whole_cache),
         cmocka_unit_test(test_shared_tiles),
         cmocka_unit_test(test_nothing_of_others),
+        cmocka_unit_test(test_shifted),
         cmocka_unit_test(test_positions_with_gaps),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_calls),

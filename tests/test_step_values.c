@@ -62,6 +62,7 @@ static fx_model any_model(uint64_t resident)
     fx_add_layer(&m, 1, 80, 80, resident == RKV_RESIDENT_NONE ? 64 : resident);
     fx_add_site(&m, 0, 6);
     fx_add_site(&m, 2, 1);
+    m.layers[1].keep_all = 1; /* queries come anywhere */
     m.sites[1].mask = RKV_MASK_SLIDING;
     m.sites[1].mask_width = 37;
     m.sites[2].softcap = 3;

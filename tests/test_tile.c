@@ -6,7 +6,7 @@
 #include "tile.h"
 
 #define ok(call) assert_int_equal(call, RKV_OK)
-#define N_STATES 5
+#define N_STATES 6
 
 /* As drawn in tile.h: {from, event, to}; what is not listed is illegal. */
 static const struct arrow {
@@ -30,6 +30,11 @@ static const struct arrow {
     {RKVI_IN_WINDOW, RKVI_TILE_RELEASE, RKVI_ABSENT},
     {RKVI_LEAVING, RKVI_TILE_RELEASE, RKVI_ABSENT},
     {RKVI_IN_TAIL, RKVI_TILE_RELEASE, RKVI_ABSENT},
+    {RKVI_ON_DEVICE, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_IN_WINDOW, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_LEAVING, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_IN_TAIL, RKVI_TILE_FREE, RKVI_FREED},
+    {RKVI_FREED, RKVI_TILE_RELEASE, RKVI_ABSENT},
 };
 
 static const struct arrow *arrow_of(rkvi_tile_state from, rkvi_tile_event event)
@@ -129,11 +134,34 @@ static void test_records(void **state)
     rkvi_tiles_free(&t);
 }
 
+static void test_references(void **state)
+{
+    (void)state;
+    rkvi_tiles t;
+    ok(rkvi_tiles_init(&t, 2, 1));
+    const uint32_t a = rkvi_tiles_take(&t), b = rkvi_tiles_take(&t);
+    assert_int_equal(t.n_shared, 0);
+    rkvi_tiles_ref(&t, a);
+    rkvi_tiles_ref(&t, a);
+    rkvi_tiles_ref(&t, b);
+    assert_int_equal(t.n_shared, 2);
+    assert_int_equal(rkvi_tiles_unref(&t, a), 2);
+    assert_int_equal(rkvi_tiles_unref(&t, b), 1);
+    assert_int_equal(t.n_shared, 1);
+    assert_int_equal(rkvi_tiles_unref(&t, a), 1);
+    assert_int_equal(t.n_shared, 0);
+    assert_int_equal(rkvi_tiles_unref(&t, a), 0);
+    rkvi_tiles_give(&t, a);
+    assert_int_equal(t.n_free, 1);
+    rkvi_tiles_free(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_records),
+        cmocka_unit_test(test_references),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

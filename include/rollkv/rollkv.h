@@ -169,9 +169,17 @@ typedef struct rkv_kv_layer_params {
     float k_scale, v_scale;  /* fp8: value = stored * scale; 0: 1 */
     uint64_t resident_cells; /* the window's budget, over all sequences, rounded up to whole tiles */
     uint32_t k_form;         /* RKV_K_ */
-    uint32_t reserved;
+    uint32_t keep_all;       /* 1: keep cells that no later row can see (below) */
     rkv_rope_params rope;    /* where it is not the cache's (a sliding layer with a base of its own) */
 } rkv_kv_layer_params;
+/* A KV layer whose sites all have sliding or chunked masks keeps what the
+ * widest one can see, and draft_rows cells more: what lies further back is
+ * freed tile by tile when a step ends, unless keep_all is set.  Such a layer
+ * carries a tail only where resident_cells asks for one, or AUTO finds too
+ * little memory for the other layers' active tiles.  What is freed can't be
+ * seen again: rkv_sequence_remove refuses to cut back so far, begin refuses
+ * rows that would look at it (RKV_E_SEQUENCE, with the lowest position that is
+ * possible).  A tile that several sequences share stays until none sees it. */
 #define RKV_KV_LAYER_PARAMS_INIT {.struct_size = sizeof(rkv_kv_layer_params)}
 
 /* One attention call of a step.  The first site of a KV layer stores its new
@@ -189,8 +197,8 @@ typedef struct rkv_site_params {
 #define RKV_SITE_PARAMS_INIT {.struct_size = sizeof(rkv_site_params)}
 
 /* Device memory from the engine's allocator.  alloc returns 256-byte aligned
- * device memory or NULL; both are called inside rkv_cache_create and
- * rkv_cache_destroy only, on the calling thread.  All NULL: the executor's. */
+ * device memory or NULL; both are called inside rkv_cache_create, _destroy and
+ * _set_residency only, on the calling thread.  All NULL: the executor's. */
 typedef struct rkv_allocator {
     void *(*alloc)(void *user, uint64_t size_bytes);
     void (*free)(void *user, void *ptr, uint64_t size_bytes);
@@ -314,6 +322,24 @@ RKV_API void rkv_cache_destroy(rkv_cache *cache);
  * Errors: RKV_E_STATE with a step open. */
 RKV_API rkv_status rkv_cache_clear(rkv_cache *cache);
 
+/* A KV layer's window on a live cache: resident_cells as in its parameters
+ * (RKV_RESIDENT_AUTO: the budget at creation).  Bits don't depend on it.
+ *   smaller   Window tile-layers beyond the budget go to the tail, those of the
+ *             highest serials (the youngest) first; then whole extents of device
+ *             memory, up to a sixteenth of the KV layer's each and 32 MiB at
+ *             least, are given back to the allocator, after what is left in them
+ *             was moved.  Blocks until all work so far has ended.
+ *   larger    Takes device memory in such extents; promotion fills it from the
+ *             ring as the tail is read.  Does not wait for work in flight.
+ * rkv_kv_layer_info tells the budget, rkv_cache_info device_bytes.
+ * Errors: RKV_E_ARGUMENT (no such KV layer), RKV_E_OVERFLOW, RKV_E_STATE (a step
+ * is open), RKV_E_UNSUPPORTED (the KV layer was created without a tail),
+ * RKV_E_DEVICE_LIMIT, RKV_E_DEVICE_MEMORY, RKV_E_HOST_LIMIT (the tail becomes
+ * larger than was counted at creation), RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL,
+ * RKV_E_POISONED.  The budget is as before then; tile-layers may have gone to the
+ * tail, and come back like others. */
+RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, uint64_t resident_cells);
+
 /* Effective values of all parameters. */
 typedef struct rkv_cache_info {
     uint32_t struct_size;
@@ -346,10 +372,14 @@ typedef struct rkv_kv_layer_info {
     rkv_type type_k, type_v;
     float k_scale, v_scale;
     uint32_t leaf_cells;             /* L: partials are per block of L cells of a tile */
-    uint64_t resident_cells;         /* effective, whole tiles; capacity or more: never a tail */
+    uint64_t resident_cells;         /* effective, whole tiles; without a tail where has_tail is 0 */
     uint64_t tile_layer_device_bytes, tile_layer_host_bytes;
     uint64_t window_tiles;           /* in the window now */
     uint64_t tail_tiles;             /* read from the tail now */
+    uint64_t most_tiles;             /* that it holds at once: all, or what its masks can see */
+    uint64_t freed_tiles;            /* given up, as no later row sees them */
+    uint32_t has_tail;               /* 1: the budget is below most_tiles */
+    uint32_t keep_all;               /* 1: asked for, or a site's mask is causal */
 } rkv_kv_layer_info;
 RKV_API rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer,
                                          rkv_kv_layer_info *out_info);
@@ -400,6 +430,9 @@ typedef struct rkv_cache_stats {
     uint64_t stored_cells;            /* in used tiles */
     uint64_t dead_cells;              /* of those, cells that no sequence has */
     uint64_t shared_copy_bytes;       /* D2D, copies of partly filled shared tiles */
+    uint64_t free_device_places, used_device_places; /* of tile-layers, transit not counted */
+    uint64_t used_device_place_bytes;
+    uint64_t parked_sequences;
 } rkv_cache_stats;
 RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats);
 
@@ -407,7 +440,8 @@ RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *
 
 /* A sequence is an index in [0, n_sequences), empty at first.  Its cells have
  * strictly increasing positions.  The calls below are legal between steps
- * while work is in flight; they enqueue nothing and do not block. */
+ * while work is in flight; they enqueue nothing and do not block, but where they
+ * say so (park, fetch, compact). */
 
 #define RKV_POS_END ((int64_t)1 << 62)
 typedef struct rkv_pos_range {
@@ -447,10 +481,13 @@ RKV_API rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence);
  * stay in their tile, as dead cells (see the stats), until the tile goes with
  * the last cell that a sequence has of it.  A range that holds no cell is
  * legal, and removes nothing.  Takes no memory but room for one more segment,
- * which is there ahead of need.
- * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT (from < 0, from > to,
- * to > RKV_POS_END), RKV_E_HOST_MEMORY (a cut in the middle alone, and only
- * after the machine refused a few bytes twice; nothing changed). */
+ * which is there ahead of need.  Where KV layers freed what their masks hide,
+ * the sequence can't end below the lowest position from which rows find all that
+ * they see; the message names it (an empty sequence is always possible).
+ * Errors: RKV_E_SEQUENCE (no such sequence; that lowest end), RKV_E_STATE,
+ * RKV_E_ARGUMENT (from < 0, from > to, to > RKV_POS_END), RKV_E_HOST_MEMORY (a
+ * cut in the middle alone, and only after the machine refused a few bytes twice;
+ * nothing changed). */
 RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
 
 /* dst goes on with the cells that src has at positions [from, to), which keep
@@ -469,6 +506,26 @@ RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint
 
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src);
+/* Gives the device places of an idle sequence back: all that it has there (its
+ * window tiles, the partly filled last one, those that lag) is copied out, once,
+ * where no good host copy is left, and is read from the tail afterwards.  Tiles
+ * that a sequence which is not parked shares stay, and so do the tile-layers of
+ * KV layers without a tail.  May be called again: then what has come to be its
+ * own goes too.  Any call takes a parked sequence; a step with it in its batch
+ * ends the parking.
+ * Queued: the copies go to the library's own stream, after all work so far; the
+ * places are other tiles' at once, and the memory when its copy is over.  Blocks
+ * only while host memory is added.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY,
+ * RKV_E_DEVICE_CALL, RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_park(rkv_cache *cache, uint32_t sequence);
+
+/* Brings the last tile of a sequence back to the device, where cells will be
+ * appended to it, so that the next begin with it need not; and ends the parking.
+ * Never needed for a correct result.  Queued on the library's own stream.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_DEVICE_LIMIT, RKV_E_HOST_MEMORY,
+ * RKV_E_DEVICE_CALL, RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_fetch(rkv_cache *cache, uint32_t sequence);
 
 /* Shifts the cells at positions [from, to) by delta (either sign), in place: no
  * K is touched and nothing is copied, wherever the cells lie.  A rotary embedding
@@ -493,6 +550,17 @@ RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t sr
 RKV_API rkv_status rkv_sequence_shift(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 RKV_API rkv_status rkv_sequence_can_shift(const rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to,
                                           int64_t delta);
+
+/* Rewrites a sequence's tiles with dead cells (after ranges were removed) into
+ * fewer, dense ones.  Tiles that other sequences share stay as they are, and so
+ * do runs of tiles where it would save none.  A cell keeps its position and its
+ * stored bytes; which cells come together in a leaf changes, so the last bits of
+ * later outputs may, as with any other way of putting a sequence together.
+ * Blocks until all work so far has ended; cells go by way of the host.  Takes
+ * room for the new tiles before it gives the old ones back.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_CAPACITY, RKV_E_DEVICE_LIMIT,
+ * RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL, RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_compact(rkv_cache *cache, uint32_t sequence);
 
 /* --------------------------------------------------------------------- step */
 

@@ -398,8 +398,6 @@ static __global__ void __launch_bounds__(RKVK_THREADS, S::BLOCKS)
     rkvk_decode_smem<S> &sm = *reinterpret_cast<rkvk_decode_smem<S> *>(raw);
     const rkvi_attend_args &a = d.a;
     const uint64_t index = rkvk_block();
-    rkvk_wait_before();
-    rkvk_start_next();
     if (index >= n_blocks)
         return;
     rkvk_decode_work w;
@@ -478,7 +476,7 @@ static int rkvk_decode_launch(const rkvk_decode_room *rooms, const rkvi_attend_a
     if (device >= RKVK_DEVICES || rooms[device].bytes == 0)
         return (int)cudaErrorInvalidConfiguration;
     const rkvk_decode_args d = {*a, rooms[device]};
-    return grid ? rkvk_run_early(rkvk_decode<S>, &d, grid, rkvk_grid(grid), dim3(RKVK_THREADS), d.room.bytes, stream) : 0;
+    return grid ? rkvk_run(rkvk_decode<S>, &d, grid, rkvk_grid(grid), dim3(RKVK_THREADS), d.room.bytes, stream) : 0;
 }
 
 #define RKVK_DECODE_VARIANT(name, type_k, type_v, dk, dv)                                                      \

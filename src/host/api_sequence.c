@@ -102,6 +102,8 @@ rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from
     if (s == RKV_OK)
         s = rkvi_api_need_accepted(cache, sequence);
     if (s == RKV_OK)
+        s = rkvi_handle_can_remove(cache, sequence, from, to);
+    if (s == RKV_OK)
         s = rkvi_handle_sequence_remove(cache, sequence, from, to);
     return rkvi_api_leave(cache, __func__, s);
 }

@@ -1,4 +1,5 @@
 #include "cache_places.h"
+#include "cache_unseen.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 
 /* --------------------------------------------------------------------- moves */
 
-static rkv_status add_move(rkvi_cache *c, const rkvi_move *m)
+rkv_status rkvi_cache_add_move(rkvi_cache *c, const rkvi_move *m)
 {
     if (c->n_moves == c->moves_room) {
         const uint32_t room = 2 * c->moves_room + 64;
@@ -20,7 +21,7 @@ static rkv_status add_move(rkvi_cache *c, const rkvi_move *m)
     return RKV_OK;
 }
 
-static rkv_status leaving_room(rkvi_cache *c, uint32_t more)
+rkv_status rkvi_cache_leaving_room(rkvi_cache *c, uint32_t more)
 {
     if (c->n_leaving + more <= c->leaving_room)
         return RKV_OK;
@@ -84,7 +85,7 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
         want_marks(c, layer, l->device_place); /* a bring-back of an aborted step may be in flight */
     if (l->state == RKVI_LEAVING && l->device_place != RKVI_NO_PLACE) {
         m.enter_step = l->enter_step;
-        rkv_status s = add_move(c, &m);
+        rkv_status s = rkvi_cache_add_move(c, &m);
         if (s == RKV_OK)
             rkvi_tile_apply(l, RKVI_TILE_REOPEN);
         return s;
@@ -95,7 +96,7 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
     if (s != RKV_OK)
         return s;
-    s = add_move(c, &m);
+    s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(&c->layers[layer].device, m.place);
         return s;
@@ -115,7 +116,7 @@ static rkv_status copy_tile(rkvi_cache *c, const growth *g, uint32_t layer)
     rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
     if (s != RKV_OK)
         return s;
-    s = add_move(c, &m);
+    s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(&c->layers[layer].device, m.place);
         return s;
@@ -139,7 +140,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
     const rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_OPEN};
     uint32_t place;
     if (passes && *n_transit < c->cfg->transit_tiles) {
-        rkv_status s = add_move(c, &m);
+        rkv_status s = rkvi_cache_add_move(c, &m);
         if (s != RKV_OK)
             return s;
         l->device_addr = c->transit[c->transit_of[layer]].addr + *n_transit * c->cfg->layers[layer].geom.bytes;
@@ -150,7 +151,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
     rkv_status s = rkvi_cache_take_device(c, layer, &place);
     if (s != RKV_OK)
         return s;
-    s = add_move(c, &m);
+    s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(&c->layers[layer].device, place);
         return s;
@@ -167,7 +168,7 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_KEEP};
     if (window_has_room(c, layer) && l->device_place != RKVI_NO_PLACE) {
-        rkv_status s = add_move(c, &m);
+        rkv_status s = rkvi_cache_add_move(c, &m);
         c->layers[layer].n_window += s == RKV_OK;
         l->is_due = s == RKV_OK;
         return s;
@@ -181,9 +182,9 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
             return s;
         l->out_mark = RKVI_MARK_PENDING;
     }
-    rkv_status s = leaving_room(c, c->n_moves + 1);
+    rkv_status s = rkvi_cache_leaving_room(c, c->n_moves + 1);
     if (s == RKV_OK)
-        s = add_move(c, &m);
+        s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK && !m.has_copy)
         rkvi_cache_give_host(c, layer, l);
     if (s == RKV_OK) /* this step is c->step + 1: the next begin, for the prediction */
@@ -223,6 +224,12 @@ static uint32_t due_tiles(const rkvi_cache *c, const rkvi_seq *s)
     return due > most ? due : most;
 }
 
+/* One that the step's end frees needs no place beyond it. */
+static bool leaves_sight(const rkvi_cache *c, const growth *g, uint32_t t, uint32_t layer)
+{
+    return g->entry && c->cfg->layers[layer].frees && rkvi_cache_leaves_sight(c, g->seq, t, layer);
+}
+
 /* Passes over the tiles that are not in window or tail yet. */
 static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uint32_t *n_transit)
 {
@@ -236,10 +243,11 @@ static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uin
     for (uint32_t t = g->seq->first_open; s == RKV_OK && t < g->seq->n_tiles; t++) {
         const uint32_t tile = g->seq->tiles[t];
         const rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
-        const bool is_due = t < g->due_tiles;
+        const bool is_due = t < g->due_tiles, is_freed = is_due && leaves_sight(c, g, t, layer);
+        const bool passes = is_due && has_tail && g->is_prefill && (room == 0 || is_freed);
         if (t >= g->old_tiles)
-            s = open_tile(c, tile, layer, is_due && has_tail && g->is_prefill && room == 0, n_transit);
-        if (s != RKV_OK || !is_due || l->state != RKVI_ON_DEVICE || l->is_due)
+            s = open_tile(c, tile, layer, passes, n_transit);
+        if (s != RKV_OK || !is_due || is_freed || l->state != RKVI_ON_DEVICE || l->is_due)
             continue;
         if (is_active_of_another(c, g->seq, tile)) {
             c->decide_all = true;
@@ -402,6 +410,8 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
         s = decide_others(c, n_transit, out_waited);
     free(n_transit);
     if (s == RKV_OK) {
+        for (e = 0; e < batch->n_entries; e++)
+            c->parked[batch->entries[e].sequence] = false;
         c->step++;
         return RKV_OK;
     }
@@ -434,7 +444,7 @@ static rkv_status promote_item(rkvi_cache *c, const rkvi_ring_item *it, uint32_t
     m.place = rkvi_pool_take(pool);
     if (m.place == RKVI_NO_PLACE)
         return RKV_OK; /* active tiles hold the room: another time */
-    rkv_status s = add_move(c, &m);
+    rkv_status s = rkvi_cache_add_move(c, &m);
     if (s != RKV_OK) {
         rkvi_pool_give(pool, m.place);
         return s;
@@ -578,6 +588,7 @@ static uint64_t enter_step(const rkvi_cache *c, const rkvi_move *m, const rkvi_t
 void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
+    c->layers[m->layer].n_window -= l->state == RKVI_IN_WINDOW;
     rkvi_tile_apply(l, RKVI_TILE_LEAVE);
     l->is_due = false;
     l->enter_step = enter_step(c, m, l);

@@ -42,6 +42,7 @@ typedef struct rkvi_layer_state {
     uint64_t *host_in;
     uint64_t n_window;  /* WINDOW, and those that join it at this step's end */
     uint64_t n_tail;
+    uint64_t n_freed;   /* tile-layers that no later row can see */
     uint64_t store_out, store_in; /* marks that this step's store waits for */
 } rkvi_layer_state;
 
@@ -118,13 +119,18 @@ typedef struct rkvi_cache {
     uint32_t n_copies;
     bool decide_all;         /* sequences beside the batch may hold tiles that are due */
     uint64_t n_segments;     /* of all sequences */
+    uint32_t *passed;        /* [sequence * n_layers + layer]: segments seen to be out of sight */
+    bool *parked;            /* [sequence] */
+    uint64_t fetched_in;     /* newest copy in of a tile fetched ahead of its step (timeline in) */
+    bool look_again;         /* a shared tile lost a sequence that may have been the last to see it */
     rkvi_cache_end_of *check;/* [sequence], rkvi_cache_check_* */
     uint64_t check_tiles, check_segments;
     rkvi_share share;        /* scratch of the check */
     uint64_t *cover;         /* scratch: a bit for each cell of each tile */
 } rkvi_cache;
 
-/* Device memory: one block per KV layer, and the room for transit. */
+/* Device memory: the room for transit, and one block per KV layer; or (NULL) the
+ * caller adds extents to the pools of device places. */
 typedef struct rkvi_cache_memory {
     void **layers;
     void *transit;

@@ -1,5 +1,6 @@
 /* cache_check.c: what would fit: tiles, segments, and the tables of a step. */
 #include "cache_places.h"
+#include "cache_unseen.h"
 
 void rkvi_cache_check_reset(rkvi_cache *c)
 {
@@ -119,6 +120,9 @@ static rkv_status has_tables(rkvi_cache *c, const rkvi_batch *b)
 
 rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
 {
+    rkv_status sees = rkvi_cache_batch_sees(c, b);
+    if (sees != RKV_OK)
+        return sees;
     for (uint32_t e = 0; e < b->n_entries; e++) {
         uint32_t t, g;
         count_leaves(c, b, &b->entries[e]);
@@ -130,6 +134,9 @@ rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
 
 rkv_status rkvi_cache_reserve(rkvi_cache *c, const rkvi_batch *b)
 {
+    rkv_status sees = rkvi_cache_batch_sees(c, b);
+    if (sees != RKV_OK)
+        return sees;
     rkvi_cache_check_reset(c);
     for (uint32_t e = 0; e < b->n_entries; e++) {
         uint32_t t, g;

@@ -36,7 +36,13 @@ static rkv_status take_places(rkvi_cache *c, uint32_t tile, const uint8_t *prese
 {
     for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
-        if ((present && !present[layer]) || to_window(c, layer, l))
+        if (present && !present[layer]) {
+            rkvi_tile_apply(l, RKVI_TILE_OPEN);
+            rkvi_tile_apply(l, RKVI_TILE_FREE);
+            c->layers[layer].n_freed++;
+            continue;
+        }
+        if (to_window(c, layer, l))
             continue;
         if (!c->cfg->layers[layer].has_tail)
             return rkvi_fail(
@@ -113,6 +119,8 @@ void rkvi_cache_fill_replace(rkvi_cache *c, uint32_t sequence, rkvi_seq *with)
     for (uint32_t t = 0; t < s->n_tiles; t++)
         rkvi_cache_release_tile(c, s->tiles[t]);
     rkvi_seq_free(s);
+    c->look_again = true;
+    c->parked[sequence] = false;
     *s = *with;
     *with = (rkvi_seq){0};
 }

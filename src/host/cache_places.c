@@ -8,17 +8,19 @@
 static rkv_status layer_init(rkvi_layer_state *l, const rkvi_layer_config *lc, void *memory)
 {
     const uint32_t places = (uint32_t)lc->device_places, host = (uint32_t)lc->host_places;
-    rkv_status s = rkvi_pool_init(&l->device, lc->geom.bytes, places, places);
+    const uint32_t most = (uint32_t)lc->most_tiles; /* a live cache's window may grow and shrink */
+    rkv_status s = rkvi_pool_init_for(&l->device, lc->geom.bytes, places, lc->device_extent_places, most);
+    for (unsigned char *at = memory; s == RKV_OK && memory && rkvi_pool_next_extent_bytes(&l->device);) {
+        const uint64_t bytes = rkvi_pool_next_extent_bytes(&l->device);
+        rkvi_pool_add(&l->device, at);
+        at += bytes;
+    }
+    if (s == RKV_OK && host)
+        s = rkvi_pool_init_for(&l->host, lc->geom.bytes, host, lc->extent_places, most);
     if (s != RKV_OK)
         return s;
-    rkvi_pool_add(&l->device, memory);
-    if (host) {
-        s = rkvi_pool_init(&l->host, lc->geom.bytes, host, lc->extent_places);
-        if (s != RKV_OK)
-            return s;
-    }
-    l->device_marks = calloc(places, sizeof *l->device_marks);
-    l->host_in = calloc(host + 1u, sizeof *l->host_in);
+    l->device_marks = calloc(rkvi_pool_indices(&l->device), sizeof *l->device_marks);
+    l->host_in = calloc(rkvi_pool_indices(&l->host) + 1, sizeof *l->host_in);
     if (l->device_marks && l->host_in)
         return RKV_OK;
     return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the marks of %u places", places + host);
@@ -56,12 +58,14 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
     c->transit = calloc(cfg->n_layers + 2u, sizeof *c->transit);
     c->transit_of = calloc(cfg->n_layers, sizeof *c->transit_of);
     c->new_tiles = calloc(cfg->capacity_tiles, sizeof *c->new_tiles);
+    c->passed = calloc((size_t)cfg->n_sequences * cfg->n_layers, sizeof *c->passed);
+    c->parked = calloc(cfg->n_sequences, sizeof *c->parked);
     c->check = calloc(cfg->n_sequences, sizeof *c->check);
     c->joined = calloc(cfg->n_sequences, sizeof *c->joined);
     c->copies = calloc(cfg->n_sequences, sizeof *c->copies);
     c->cover = calloc(cfg->capacity_tiles, rkvi_div_up(cfg->tile_cells, 64) * sizeof *c->cover);
-    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->check || !c->joined ||
-        !c->copies || !c->cover) {
+    if (!c->seqs || !c->layers || !c->transit || !c->transit_of || !c->new_tiles || !c->passed || !c->parked ||
+        !c->check || !c->joined || !c->copies || !c->cover) {
         rkvi_cache_free(c);
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the state of %u sequences", cfg->n_sequences);
     }
@@ -72,7 +76,7 @@ rkv_status rkvi_cache_init(rkvi_cache *c, const rkvi_config *cfg, const rkvi_cac
     }
     transit_init(c, mem->transit);
     for (uint32_t l = 0; l < cfg->n_layers; l++) {
-        s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers[l]);
+        s = layer_init(&c->layers[l], &cfg->layers[l], mem->layers ? mem->layers[l] : NULL);
         if (s != RKV_OK) {
             rkvi_cache_free(c);
             return s;
@@ -98,6 +102,8 @@ void rkvi_cache_free(rkvi_cache *c)
     free(c->transit);
     free(c->transit_of);
     free(c->new_tiles);
+    free(c->passed);
+    free(c->parked);
     free(c->check);
     free(c->joined);
     free(c->copies);
@@ -172,7 +178,8 @@ static bool reclaim_host(rkvi_cache *c, uint32_t layer)
 {
     for (uint32_t t = 0; t < c->tiles.capacity; t++) {
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, t, layer);
-        if (c->tiles.tiles[t].serial && l->state == RKVI_IN_WINDOW && l->host_place != RKVI_NO_PLACE) {
+        if (c->tiles.tiles[t].serial && l->state == RKVI_IN_WINDOW && !l->is_due &&
+            l->host_place != RKVI_NO_PLACE) {
             rkvi_cache_give_host(c, layer, l);
             return true;
         }
@@ -208,13 +215,14 @@ rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *
 void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile)
 {
     if (rkvi_tiles_unref(&c->tiles, tile) > 0) {
-        c->decide_all = true;
+        c->decide_all = c->look_again = true;
         return;
     }
     for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
         c->layers[layer].n_window -= l->state == RKVI_IN_WINDOW;
         c->layers[layer].n_tail -= l->state == RKVI_IN_TAIL;
+        c->layers[layer].n_freed -= l->state == RKVI_FREED;
         rkvi_cache_give_device(c, layer, l);
         rkvi_cache_give_host(c, layer, l);
         rkvi_tile_apply(l, RKVI_TILE_RELEASE);

@@ -17,6 +17,9 @@ rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_p
 void rkvi_cache_set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place);
 /* May add an extent; *waited is set where that had to wait for a slab. */
 rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, bool *waited);
+/* moves[] and leaving[] get one more, and room for so many more. */
+rkv_status rkvi_cache_add_move(rkvi_cache *c, const rkvi_move *m);
+rkv_status rkvi_cache_leaving_room(rkvi_cache *c, uint32_t more);
 /* One reference less; the last one gives all places of the tile back. */
 void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile);
 

@@ -1,5 +1,6 @@
 /* cache_sequence.c: sequence calls, and what sharing asks about tiles. */
 #include "cache_places.h"
+#include "cache_unseen.h"
 
 #include <string.h>
 
@@ -13,6 +14,8 @@ rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t 
     c->n_segments -= s->n_segments;
     const uint32_t gone = rkvi_seq_remove(s, from, to);
     c->n_segments += s->n_segments;
+    rkvi_cache_look_from_start(c, sequence);
+    c->parked[sequence] = c->parked[sequence] && s->n_tiles;
     s->n_tree = 0; /* api lets no part of a tree be cut */
     for (uint32_t i = 0; i < gone; i++)
         rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
@@ -27,6 +30,7 @@ void rkvi_cache_sequence_accept(rkvi_cache *c, uint32_t sequence, const uint32_t
     c->n_segments -= s->n_segments;
     const uint32_t gone = rkvi_seq_accept(s, cells, n, c->cfg->tile_cells);
     c->n_segments += s->n_segments;
+    rkvi_cache_look_from_start(c, sequence);
     for (uint32_t i = 0; i < gone; i++)
         rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
 }
@@ -52,6 +56,7 @@ rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, 
     for (uint32_t i = d->n_tiles - added; i < d->n_tiles; i++)
         rkvi_tiles_ref(&c->tiles, d->tiles[i]);
     c->decide_all = true;
+    rkvi_cache_look_from_start(c, dst);
     return RKV_OK;
 }
 

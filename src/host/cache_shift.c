@@ -5,6 +5,7 @@
  */
 #include "cache.h"
 #include "cache_places.h"
+#include "cache_unseen.h"
 
 #define POS_END ((int64_t)1 << 62)
 
@@ -12,6 +13,8 @@ static rkv_status check(const rkvi_cache *c, uint32_t sequence, int64_t from, in
                         uint32_t *out_more)
 {
     rkv_status s = rkvi_seq_shift_check(&c->seqs[sequence], from, to, delta, c->cfg->max_turns, POS_END, out_more);
+    if (s == RKV_OK)
+        s = rkvi_cache_can_move(c, sequence, from, to, delta);
     const uint64_t most = c->cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA;
     if (s == RKV_OK && *out_more && c->tiles.n_shared == 0 && c->n_segments + *out_more > most)
         return rkvi_fail(RKV_E_CAPACITY,
@@ -38,6 +41,7 @@ rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t f
     c->n_segments -= c->seqs[sequence].n_segments;
     c->layout++;
     rkvi_seq_shift(&c->seqs[sequence], from, to, delta);
+    rkvi_cache_look_from_start(c, sequence);
     c->n_segments += c->seqs[sequence].n_segments;
     return RKV_OK;
 }

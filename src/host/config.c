@@ -14,6 +14,10 @@
 static const rkvi_copy_spec params_spec = {"rkv_cache_params", sizeof(rkv_cache_params),
                                            offsetof(rkv_cache_params, kv_layers)};
 
+/* cudaMalloc rounds up to 2 MiB; malloc to nothing that counts. */
+#define DEVICE_EXTENT_BYTES ((uint64_t)32 << 20)
+#define HOST_EXTENT_BYTES ((uint64_t)16 << 10)
+
 /* Nine tenths: the rest is for what we don't know of. */
 static uint64_t limit_or_default(uint64_t asked, uint64_t memory_bytes)
 {
@@ -43,6 +47,7 @@ rkv_status rkvi_config_open(rkvi_config *cfg, const rkv_cache_params *params,
     }
     if (!cfg->link_bytes_per_s)
         cfg->link_bytes_per_s = machine->link_bytes_per_s;
+    cfg->device_extent_bytes = machine->is_host ? HOST_EXTENT_BYTES : DEVICE_EXTENT_BYTES;
     cfg->device_limit_bytes = limit_or_default(p.device_limit_bytes, machine->device_memory_bytes);
     /* What an engine's allocator gives may be taken already, so not free now. */
     const uint64_t memory_bytes = p.device_allocator.alloc ? 0 : machine->device_memory_bytes;

@@ -1,7 +1,8 @@
 /* config.h: parameters made effective: checked, defaults filled, sizes worked out.
  *
  * Made once from rkv_cache_params by rkvi_config_init (allocates only the two
- * arrays), read by all parts above geometry, never changed afterwards.  The
+ * arrays), read by all parts above geometry, never changed afterwards but for
+ * the windows of a live cache, by rkvi_config_set_window between steps.  The
  * same numbers serve rkv_cache_estimate and rkv_cache_create, so they can't
  * disagree.
  */
@@ -27,12 +28,17 @@ typedef struct rkvi_layer_config {
     uint32_t n_sites;        /* that read it */
     uint32_t k_form;         /* RKV_K_ */
     uint32_t rope;           /* index into ropes[], or RKVI_NO_ROPE */
-    bool has_tail;           /* window_tiles < capacity_tiles */
+    bool frees;              /* what no later row can see is given up: no causal site, no keep_all */
+    bool has_tail;           /* window_tiles < most_tiles */
     uint64_t resident_cells; /* as given */
-    uint64_t window_tiles;   /* effective budget */
-    uint64_t device_places;  /* window + active and lagging; at most capacity_tiles */
+    uint64_t most_tiles;     /* that it holds at once: capacity_tiles, or what the masks can see */
+    uint64_t window_tiles;   /* effective budget; this and the next lines change with set_residency */
+    uint64_t device_places;  /* window + active and lagging; at most most_tiles */
     uint64_t host_places;    /* at full capacity; 0 without a tail */
     uint64_t extent_places;  /* host places allocated together, adjacent */
+    uint64_t extra_places;   /* device places beyond the window that any window needs */
+    uint64_t device_extent_places; /* device places allocated, and given back, together */
+    uint64_t first_window_tiles;   /* window_tiles at creation */
 } rkvi_layer_config;
 
 typedef struct rkvi_site_config {
@@ -96,6 +102,7 @@ typedef struct rkvi_config {
     uint64_t device_table_bytes;/* all of them, and the fixed ones that graphs read */
     uint64_t device_bytes;      /* the sum */
     uint64_t device_limit_bytes, host_limit_bytes;
+    uint64_t device_extent_bytes; /* least memory of a KV layer that is allocated at a time */
     uint64_t asked_device_limit_bytes; /* above the device's memory, which then is the limit; else 0 */
     uint64_t host_tail_bytes;   /* at full capacity, whole extents */
 
@@ -147,5 +154,13 @@ typedef struct rkvi_machine {
 rkv_status rkvi_config_init(rkvi_config *cfg, const rkv_cache_params *params, const rkvi_machine *machine,
                             rkv_status *out_fit);
 void rkvi_config_free(rkvi_config *cfg);
+
+/* The places that a KV layer with a tail has with a window of so many tiles, at
+ * most most_tiles: on the device, before whole extents are made of them, and in
+ * host memory. */
+uint64_t rkvi_config_device_places(const rkvi_layer_config *layer, uint64_t window_tiles);
+uint64_t rkvi_config_host_places(const rkvi_config *cfg, const rkvi_layer_config *layer, uint64_t window_tiles);
+/* The window of a live cache, with the places that it has come to have. */
+void rkvi_config_set_window(rkvi_config *cfg, uint32_t layer, uint64_t window_tiles, uint64_t device_places);
 
 #endif

@@ -73,7 +73,8 @@ static rkv_status shrink_ring(rkvi_config *cfg, const rkvi_wish *wish, rkvi_tria
 }
 
 /* AUTO: all where that fits; else what is left after all else, the same number
- * of tiles for each AUTO layer. */
+ * of tiles for each AUTO layer.  Layers that free what their masks hide come
+ * first: they have all, unless not even that leaves room for the others. */
 rkv_status rkvi_config_resolve(rkvi_config *cfg, const rkvi_wish *wish)
 {
     rkvi_trial trial = {.auto_tiles = UINT64_MAX};
@@ -81,6 +82,8 @@ rkv_status rkvi_config_resolve(rkvi_config *cfg, const rkvi_wish *wish)
     if (s != RKV_OK || cfg->device_bytes <= cfg->device_limit_bytes)
         return s;
     if (has_auto(cfg) && !wish->all_resident) {
+        trial.auto_tiles = 0;
+        trial.masked_too = !trial_fits_device(cfg, wish, &trial);
         trial.auto_tiles = search_tiles(cfg, wish, &trial, &trial.auto_tiles);
         s = rkvi_config_sizes(cfg, wish, &trial);
     }
@@ -97,6 +100,7 @@ static bool capacity_fits(rkvi_config *cfg, const rkvi_wish *wish, uint64_t capa
     if (trial_fits(cfg, wish, &trial))
         return true;
     trial.auto_tiles = 0;
+    trial.masked_too = true;
     return !wish->all_resident && has_auto(cfg) && trial_fits(cfg, wish, &trial);
 }
 

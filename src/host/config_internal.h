@@ -16,7 +16,8 @@
 
 /* What sizes are worked out for. */
 typedef struct rkvi_trial {
-    uint64_t auto_tiles;   /* window of KV layers that left the choice to us */
+    uint64_t auto_tiles;   /* window of KV layers that left the choice to us, */
+    bool masked_too;       /* those that free what their masks hide too: else they have all */
     bool has_window;       /* windows are overridden: */
     uint64_t window_tiles; /* for all KV layers that are not RESIDENT_ALL, or for all of them */
     bool for_all;

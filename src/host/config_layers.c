@@ -40,8 +40,6 @@ static rkv_status check_scale(uint32_t layer, const char *name, float scale)
 static rkv_status check_layer(uint32_t i, const rkv_kv_layer_params *p)
 {
     char name[48];
-    if (p->reserved)
-        return rkvi_fail(RKV_E_ARGUMENT, "kv_layers[%u]: reserved is %u; it must be 0", i, p->reserved);
     if (p->n_kv_heads == 0 || p->n_kv_heads > RKVI_LAYERS_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "kv_layers[%u]: n_kv_heads is %u; it must be from 1 to %u", i,
                          p->n_kv_heads, RKVI_LAYERS_MAX);
@@ -51,6 +49,8 @@ static rkv_status check_layer(uint32_t i, const rkv_kv_layer_params *p)
             "kv_layers[%u]: v_source is %u; only RKV_V_OWN (0) is built: V from a prefix of K, "
             "or none, is not",
             i, p->v_source);
+    if (p->keep_all > 1)
+        return rkvi_fail(RKV_E_ARGUMENT, "kv_layers[%u]: keep_all is %u; it is 0 or 1", i, p->keep_all);
     rkv_status s = check_scale(i, "k_scale", p->k_scale);
     if (s == RKV_OK)
         s = check_scale(i, "v_scale", p->v_scale);
@@ -85,6 +85,7 @@ static rkv_status take_layer(rkvi_config *cfg, uint32_t i, const rkv_kv_layer_pa
         return rkvi_fail(s, "kv_layers[%u]: %s", i, rkvi_error_text());
     layer->leaf_class = leaf_class(cfg, g->leaf_cells);
     layer->resident_cells = p->resident_cells;
+    layer->frees = !p->keep_all; /* and no site that is causal: take_site */
     return rkvi_config_layer_rope(cfg, i, p);
 }
 
@@ -166,6 +167,7 @@ static void take_site(rkvi_config *cfg, uint32_t i, const rkv_site_params *p)
     site->stores = layer->n_sites == 0;
     if (site->stores)
         layer->first_site = i;
+    layer->frees = layer->frees && p->mask != RKV_MASK_CAUSAL;
     layer->last_site = i;
     layer->n_sites++;
 }

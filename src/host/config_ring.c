@@ -54,7 +54,8 @@ rkv_status rkvi_config_list_bytes(const rkvi_config *cfg, uint64_t n_tiles, uint
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         const rkvi_layer_config *layer = &cfg->layers[cfg->sites[i].kv_layer];
         const uint64_t seen = seen_tiles(cfg, &cfg->sites[i], n_tiles);
-        const uint64_t tail = n_tiles > layer->window_tiles ? n_tiles - layer->window_tiles : 0;
+        const uint64_t held = n_tiles < layer->most_tiles ? n_tiles : layer->most_tiles;
+        const uint64_t tail = held > layer->window_tiles ? held - layer->window_tiles : 0;
         uint64_t bytes;
         if (!layer->has_tail)
             continue;

@@ -48,14 +48,33 @@ static uint64_t larger(uint64_t a, uint64_t b)
 
 /* ------------------------------------------------------------------ places */
 
+/* Most tiles of which a KV layer holds its part at once.  Where its masks hide
+ * what lies further back, a sequence holds up to width - 1 cells before the row
+ * after next and draft_rows more, wherever its tiles begin, with its last tile;
+ * a step adds its own, which are freed when it ends. */
+static uint64_t most_tiles(sum *x, const rkvi_config *cfg, uint32_t index)
+{
+    const rkvi_layer_config *layer = &cfg->layers[index];
+    uint64_t width = 0;
+    for (uint32_t i = layer->first_site; i <= layer->last_site && layer->frees; i++)
+        if (cfg->sites[i].kv_layer == index)
+            width = larger(width, (uint64_t)cfg->sites[i].mask.width);
+    if (!layer->frees || width >= cfg->capacity_cells)
+        return cfg->capacity_tiles;
+    const uint64_t held = rkvi_div_up(add(x, width, cfg->draft_rows), cfg->tile_cells);
+    const uint64_t all = add(x, mul(x, cfg->n_sequences, add(x, held, 3)), cfg->max_rows / cfg->tile_cells);
+    return smaller(all, cfg->capacity_tiles);
+}
+
 static uint64_t window_tiles(const rkvi_config *cfg, const rkvi_layer_config *layer,
                              const rkvi_trial *trial)
 {
-    const uint64_t all = cfg->capacity_tiles;
+    const uint64_t all = layer->most_tiles;
     if (trial->has_window && (trial->for_all || layer->resident_cells < cfg->capacity_cells))
         return smaller(trial->window_tiles, all);
     switch (layer->resident_cells) {
-    case RKV_RESIDENT_AUTO: return smaller(trial->auto_tiles, all);
+    case RKV_RESIDENT_AUTO:
+        return layer->frees && !trial->masked_too ? all : smaller(trial->auto_tiles, all);
     case RKV_RESIDENT_NONE: return 0;
     default: break;
     }
@@ -79,21 +98,58 @@ static uint64_t extra_places(sum *x, const rkvi_config *cfg)
     return mul(x, cfg->n_sequences, 2 * lag_tiles + 3 + ((cfg->flags & RKV_FLAG_GRAPHS) != 0));
 }
 
+/* Device memory of a KV layer with a tail comes in up to 16 extents, so that a
+ * smaller window gives whole ones back; not in small ones, which allocators
+ * round up. */
+static uint64_t device_extent(const rkvi_config *cfg, const rkvi_layer_config *layer)
+{
+    const uint64_t most = larger(cfg->device_extent_bytes / layer->geom.bytes, 1);
+    const uint64_t places = larger(rkvi_div_up(layer->device_places, 16), most);
+    return layer->has_tail ? smaller(places, layer->device_places) : layer->device_places;
+}
+
+uint64_t rkvi_config_device_places(const rkvi_layer_config *layer, uint64_t window_tiles)
+{
+    return smaller(layer->most_tiles, window_tiles + layer->extra_places);
+}
+
+/* A promoted tile-layer keeps its host copy only while host places suffice;
+ * those that are leaving need one each: 4 a sequence. */
+uint64_t rkvi_config_host_places(const rkvi_config *cfg, const rkvi_layer_config *layer, uint64_t window_tiles)
+{
+    return smaller(layer->most_tiles, layer->most_tiles - window_tiles + 4 * (uint64_t)cfg->n_sequences);
+}
+
+void rkvi_config_set_window(rkvi_config *cfg, uint32_t layer, uint64_t window_tiles, uint64_t device_places)
+{
+    rkvi_layer_config *l = &cfg->layers[layer];
+    const uint64_t before = l->device_places * l->geom.bytes;
+    cfg->window_bytes += (window_tiles - l->window_tiles) * l->geom.bytes; /* wraps back where it falls */
+    l->window_tiles = window_tiles;
+    l->device_places = device_places;
+    l->host_places = larger(l->host_places, rkvi_config_host_places(cfg, l, window_tiles));
+    cfg->device_bytes += device_places * l->geom.bytes - before;
+    cfg->active_bytes = 0;
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        cfg->active_bytes += (cfg->layers[i].device_places - cfg->layers[i].window_tiles) * cfg->layers[i].geom.bytes;
+}
+
 static void size_places(sum *x, rkvi_config *cfg, const rkvi_trial *trial)
 {
-    const uint64_t all = cfg->capacity_tiles, extra = extra_places(x, cfg);
+    const uint64_t extra = extra_places(x, cfg);
     cfg->window_bytes = cfg->active_bytes = cfg->largest_tile_layer_bytes = 0;
     for (uint32_t i = 0; i < cfg->n_layers; i++) {
         rkvi_layer_config *layer = &cfg->layers[i];
+        const uint64_t all = layer->most_tiles = most_tiles(x, cfg, i);
         layer->window_tiles = window_tiles(cfg, layer, trial);
         layer->has_tail = layer->window_tiles < all;
-        /* A KV layer without a tail has a place for every tile. */
-        layer->device_places = layer->has_tail ? smaller(all, add(x, layer->window_tiles, extra)) : all;
-        /* A promoted tile-layer keeps its host copy only while host places
-         * suffice; those that are leaving need one each: 4 a sequence. */
-        layer->host_places =
-            layer->has_tail ? smaller(all, all - layer->window_tiles + 4 * (uint64_t)cfg->n_sequences)
-                            : 0;
+        layer->extra_places = extra;
+        layer->first_window_tiles = layer->window_tiles;
+        /* A KV layer without a tail has a place for every tile that it holds. */
+        layer->device_places =
+            layer->has_tail ? smaller(all, add(x, layer->window_tiles, extra)) : all;
+        layer->device_extent_places = device_extent(cfg, layer);
+        layer->host_places = layer->has_tail ? rkvi_config_host_places(cfg, layer, layer->window_tiles) : 0;
         const uint64_t beyond = layer->device_places - layer->window_tiles;
         cfg->window_bytes = add(x, cfg->window_bytes, mul(x, layer->window_tiles, layer->geom.bytes));
         cfg->active_bytes = add(x, cfg->active_bytes, mul(x, beyond, layer->geom.bytes));

@@ -170,8 +170,10 @@ static uint32_t site_items(const rkvi_plan *p, const rkvi_plan_view *v, uint32_t
     uint32_t n = 0;
     for (uint32_t base = 0; base < w->share.n_bases; base++) {
         const uint32_t tile = w->share.base_tile[base];
-        uint32_t mark = seen[base] ? RKVI_TILE_DEVICE : RKVI_TILE_UNSEEN;
-        if (seen[base] && is_tail(v, rkvi_tile_layer_at(v->tiles, tile, layer))) {
+        const rkvi_tile_layer *l = rkvi_tile_layer_at(v->tiles, tile, layer);
+        const bool is_seen = seen[base] && l->state != RKVI_FREED;
+        uint32_t mark = is_seen ? RKVI_TILE_DEVICE : RKVI_TILE_UNSEEN;
+        if (is_seen && is_tail(v, l)) {
             mark = n;
             fill_item(&items[n++], v, site, tile);
         }
@@ -205,7 +207,7 @@ static uint64_t count_repeats(const rkvi_plan *p, const uint32_t *marks, uint32_
 {
     const rkvi_share *share = &p->work->share;
     uint64_t n = 0;
-    for (uint32_t base = 0; base < share->n_bases; base++)
+    for (uint32_t base = 0; share->has_repeats && base < share->n_bases; base++)
         n += share->base_repeats[base] && marks[base] < n_items;
     return n;
 }

@@ -152,6 +152,7 @@ static void number_bases(rkvi_share *s, const rkvi_batch *b)
         const uint32_t tile = s->node_tile[node], base = s->n_bases++;
         s->base_tile[base] = tile;
         s->base_repeats[base] = s->tile_base[tile] != RKVI_NONE && s->tile_base[tile] != node;
+        s->has_repeats = s->has_repeats || s->base_repeats[base];
         s->node_label[node] = s->tile_base[tile] == node; /* labels aren't either */
         base_of[node] = base;
     }
@@ -174,7 +175,6 @@ static bool count_bases(rkvi_share *s, const rkvi_batch *b, const rkvi_seq *seqs
             return false;
         for (uint32_t t = 0; t < seq->n_tiles; t++) {
             s->tile_base[seq->tiles[t]] = s->n_bases;
-            s->base_repeats[s->n_bases] = false;
             s->base_tile[s->n_bases++] = seq->tiles[t];
         }
     }
@@ -183,6 +183,7 @@ static bool count_bases(rkvi_share *s, const rkvi_batch *b, const rkvi_seq *seqs
 
 bool rkvi_share_bases(rkvi_share *s, const rkvi_batch *b, const rkvi_seq *seqs, const rkvi_tiles *tiles)
 {
+    s->has_repeats = false;
     if (tiles->n_shared == 0)
         return count_bases(s, b, seqs);
     s->n_nodes = 0;

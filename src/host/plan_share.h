@@ -61,6 +61,7 @@ typedef struct rkvi_share {
     uint32_t n_bases;
     uint32_t *base_tile;          /* [base] */
     bool *base_repeats;           /* [base] its tile has another base too */
+    bool has_repeats;
     uint32_t *tile_base;          /* [tile] */
     uint32_t *own_base;           /* [entry] first of its own, or RKVI_NONE */
     uint64_t n_spans[RKVI_LEAF_CLASSES_MAX];

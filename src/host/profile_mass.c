@@ -107,7 +107,7 @@ static void spread_run(rkvi_mass *mass, const rkvi_mass_tables *t, const rkvi_it
 {
     const rkvi_entry *e = &t->entries[item->entry];
     const rkvi_span *spans = t->spans + e->span0;
-    const int64_t pos = t->rows[row].pos, begin = spans[0].pos;
+    const int64_t pos = t->rows[row].pos, begin = t->begin[row];
     uint64_t n = 0;
     int64_t lo, hi;
     uint32_t a, z;

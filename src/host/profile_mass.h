@@ -39,6 +39,7 @@ typedef struct rkvi_mass_tables {
     const rkvi_row *rows;
     const rkvi_span *spans;
     const uint32_t *row_map;
+    const int64_t *begin; /* [row] its sequence's first position; an item's spans are its own alone */
     uint32_t layer, q_heads, kv_heads;
     rkvi_site_mask mask;
 } rkvi_mass_tables;

@@ -184,7 +184,7 @@ static rkv_status find_present(rkvi_state *st, const rkvi_tiles *tiles)
         return no_memory(st);
     for (uint32_t t = 0; t < st->n_tiles; t++)
         for (uint32_t l = 0; l < n_layers; l++) {
-            if (rkvi_tile_layer_at(tiles, st->records[t], l)->state == RKVI_ABSENT)
+            if (!rkvi_tile_layer_is_held(rkvi_tile_layer_at(tiles, st->records[t], l)))
                 continue;
             st->present[(size_t)t * n_layers + l] = 1;
             st->n_payloads++;

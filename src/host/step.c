@@ -1,6 +1,8 @@
 #include "step_profile.h"
 #include "step_types.h"
 
+#include "cache_unseen.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -210,6 +212,15 @@ static void poison(rkv_cache *h)
     snprintf(h->poison_text, sizeof h->poison_text, "%s", rkvi_error_text());
 }
 
+rkv_status rkvi_step_failed(rkv_cache *h, rkv_status s)
+{
+    char text[256];
+    snprintf(text, sizeof text, "%s", rkvi_error_text());
+    if (wait_unmarked(h) != RKV_OK)
+        poison(h);
+    return h->poison == RKV_OK ? rkvi_fail(s, "%s", text) : rkvi_handle_alive(h);
+}
+
 /* What begin took is given back; copies that are in flight run on. */
 static rkv_status take_back(rkv_cache *h, rkv_status s)
 {
@@ -233,13 +244,7 @@ static rkv_status begin(rkv_cache *h)
     if (s != RKV_OK)
         return take_back(h, s);
     s = enqueue_begin(h);
-    if (s == RKV_OK)
-        return RKV_OK;
-    char text[256];
-    snprintf(text, sizeof text, "%s", rkvi_error_text());
-    if (wait_unmarked(h) != RKV_OK)
-        poison(h);
-    return take_back(h, h->poison == RKV_OK ? rkvi_fail(s, "%s", text) : rkvi_handle_alive(h));
+    return s == RKV_OK ? RKV_OK : take_back(h, rkvi_step_failed(h, s));
 }
 
 rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
@@ -308,6 +313,8 @@ static rkv_status start(rkv_cache *h, void *stream)
         s = rkvi_step_copy_shared(h, stream);
     if (s == RKV_OK && h->graphs)
         s = rkvi_step_image_patch(h, stream);
+    if (s == RKV_OK)
+        s = rkvi_timeline_wait(&h->in, h->cache.fetched_in, stream, &h->compute_seen.in);
     if (s == RKV_OK)
         s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK)
@@ -497,6 +504,7 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
     rkv_status s = end(h, next, stream);
     if (s != RKV_OK)
         return rkvi_step_broken(h, s, stream);
+    rkvi_cache_free_unseen(&h->cache, &h->batch);
     h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
     h->expects_replay = h->replayed;

@@ -49,14 +49,24 @@ uint32_t rkvi_handle_sequence_tree(const rkv_cache *h, uint32_t sequence, const 
 /* Between steps.  Moves the accepted cells' K and V on `stream`; the rest is cut. */
 rkv_status rkvi_step_accept(rkv_cache *h, uint32_t sequence, const uint32_t *cells, uint32_t n, void *stream);
 
+/* RKV_E_SEQUENCE where rows that go on from the end that is left would see what a
+ * sliding mask has let go. */
+rkv_status rkvi_handle_can_remove(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
+
 /* Between steps only. */
 void rkvi_handle_clear(rkv_cache *h);
 rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to);
+/* can_remove of the end that dst comes to have; RKV_E_HOST_MEMORY. */
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* Positions: api has checked the range, and that the cache can shift at all. */
 rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+rkv_status rkvi_handle_park(rkv_cache *h, uint32_t sequence);
+rkv_status rkvi_handle_fetch(rkv_cache *h, uint32_t sequence);
+rkv_status rkvi_handle_compact(rkv_cache *h, uint32_t sequence);
+/* At most most_tiles; the KV layer has a tail. */
+rkv_status rkvi_handle_set_window(rkv_cache *h, uint32_t layer, uint64_t window_tiles);
 
 /* Counts tiles over several batches (api has resolved each of them, positions
  * going on from batch to batch): call reset, then add for each. */

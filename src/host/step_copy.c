@@ -214,7 +214,8 @@ static bool adjacent(rkv_cache *h, const rkvi_move *a, const rkvi_move *b)
 {
     const rkvi_tile_layer *x = tile_layer(h, a->tile, a->layer), *y = tile_layer(h, b->tile, b->layer);
     const uint64_t bytes = h->cfg.layers[a->layer].geom.bytes;
-    return a->layer == b->layer && x->device_addr + bytes == y->device_addr && x->host_addr + bytes == y->host_addr;
+    return a->layer == b->layer && x->device_addr + bytes == y->device_addr && x->host_addr + bytes == y->host_addr &&
+           rkvi_pool_same_extent(&h->cache.layers[a->layer].device, x->device_place, y->device_place);
 }
 
 static bool leaves_now(const rkvi_move *m, uint32_t layer)

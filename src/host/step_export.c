@@ -87,7 +87,7 @@ static rkv_status check_part(const rkvi_segment *g, const rkvi_tile_layer *l, ui
             "the cells at positions [%lld, %lld) were shifted by %lld: their K is that of other "
             "positions; export before shifting, or save the sequence",
             (long long)g->pos, (long long)(g->pos + g->count), (long long)g->turn);
-    if (l->state == RKVI_ABSENT)
+    if (!rkvi_tile_layer_is_held(l))
         return rkvi_fail(
             RKV_E_SEQUENCE,
             "KV layer %u holds no cells any more at positions [%lld, %lld): its sites' masks do not "

@@ -3,6 +3,8 @@
 #include "step_profile.h"
 #include "step_types.h"
 
+#include "cache_unseen.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +13,7 @@
 
 /* ------------------------------------------------------------------- memory */
 
-static rkv_status device_alloc(rkv_cache *h, uint64_t bytes, void **out)
+rkv_status rkvi_handle_alloc(rkv_cache *h, uint64_t bytes, void **out)
 {
     if (bytes == 0)
         return RKV_OK;
@@ -29,17 +31,48 @@ static rkv_status device_alloc(rkv_cache *h, uint64_t bytes, void **out)
     return RKV_OK;
 }
 
-static void device_free(rkv_cache *h, void *ptr, uint64_t bytes)
+void rkvi_handle_free(rkv_cache *h, void *ptr, uint64_t bytes)
 {
     if (ptr && h->cfg.allocator.free)
         h->cfg.allocator.free(h->cfg.allocator.user, ptr, bytes);
     else if (ptr && !h->cfg.allocator.alloc)
         rkvi_dev(mem_free, h->dev, ptr);
+    if (ptr)
+        h->device_bytes -= bytes;
 }
 
-static uint64_t layer_bytes(const rkvi_layer_config *l)
+rkv_status rkvi_handle_add_extent(rkv_cache *h, uint32_t layer)
 {
-    return l->device_places * l->geom.bytes;
+    rkvi_pool *p = &h->cache.layers[layer].device;
+    void *extent = NULL;
+    rkv_status s = rkvi_handle_alloc(h, rkvi_pool_next_extent_bytes(p), &extent);
+    if (s == RKV_OK)
+        rkvi_pool_add(p, extent);
+    return s;
+}
+
+void rkvi_handle_drop_extent(rkv_cache *h, uint32_t layer, uint32_t extent)
+{
+    rkvi_pool *p = &h->cache.layers[layer].device;
+    rkvi_handle_free(h, p->extents[extent], p->counts[extent] * p->place_bytes);
+    rkvi_pool_drop(p, extent);
+}
+
+static rkv_status alloc_places(rkv_cache *h)
+{
+    rkv_status s = RKV_OK;
+    for (uint32_t l = 0; l < h->cfg.n_layers; l++)
+        while (s == RKV_OK && rkvi_pool_next_extent_bytes(&h->cache.layers[l].device))
+            s = rkvi_handle_add_extent(h, l);
+    return s;
+}
+
+static void free_places(rkv_cache *h)
+{
+    for (uint32_t l = 0; h->cache.layers && l < h->cfg.n_layers; l++)
+        for (uint32_t e = 0; e < h->cache.layers[l].device.n_extents; e++)
+            if (h->cache.layers[l].device.counts[e])
+                rkvi_handle_drop_extent(h, l, e);
 }
 
 static rkv_status alloc_tables(rkv_cache *h)
@@ -47,7 +80,7 @@ static rkv_status alloc_tables(rkv_cache *h)
     for (uint32_t i = 0; i < h->cfg.steps_ahead; i++) {
         rkvi_mirror *m = &h->tables[i].mirror;
         void *device = NULL, *host = NULL;
-        rkv_status s = device_alloc(h, h->cfg.upload_bytes, &device);
+        rkv_status s = rkvi_handle_alloc(h, h->cfg.upload_bytes, &device);
         m->device_addr = (uint64_t)(uintptr_t)device;
         if (s == RKV_OK)
             s = rkvi_dev(host_alloc, h->dev, h->cfg.upload_bytes, &host);
@@ -56,39 +89,33 @@ static rkv_status alloc_tables(rkv_cache *h)
         if (s != RKV_OK)
             return s;
     }
-    return h->graphs ? device_alloc(h, h->cfg.table_bytes, &h->image.device) : RKV_OK;
+    return h->graphs ? rkvi_handle_alloc(h, h->cfg.table_bytes, &h->image.device) : RKV_OK;
 }
 
 static rkv_status alloc_device(rkv_cache *h)
 {
-    rkv_status s = RKV_OK;
-    for (uint32_t l = 0; l < h->cfg.n_layers && s == RKV_OK; l++)
-        s = device_alloc(h, layer_bytes(&h->cfg.layers[l]), &h->layer_memory[l]);
+    rkv_status s = rkvi_handle_alloc(h, h->cfg.ring_bytes, &h->ring_memory);
     if (s == RKV_OK)
-        s = device_alloc(h, h->cfg.ring_bytes, &h->ring_memory);
+        s = rkvi_handle_alloc(h, h->cfg.transit_bytes, &h->transit_memory);
     if (s == RKV_OK)
-        s = device_alloc(h, h->cfg.transit_bytes, &h->transit_memory);
+        s = rkvi_handle_alloc(h, h->cfg.partial_bytes, &h->partials);
     if (s == RKV_OK)
-        s = device_alloc(h, h->cfg.partial_bytes, &h->partials);
-    if (s == RKV_OK)
-        s = device_alloc(h, h->cfg.turned_bytes, (void **)&h->turned);
+        s = rkvi_handle_alloc(h, h->cfg.turned_bytes, (void **)&h->turned);
     return s == RKV_OK ? alloc_tables(h) : s;
 }
 
 static void free_device(rkv_cache *h)
 {
     for (uint32_t i = 0; h->tables && i < h->cfg.steps_ahead; i++) {
-        device_free(h, (void *)(uintptr_t)h->tables[i].mirror.device_addr, h->cfg.upload_bytes);
+        rkvi_handle_free(h, (void *)(uintptr_t)h->tables[i].mirror.device_addr, h->cfg.upload_bytes);
         if (h->tables[i].mirror.host)
             rkvi_dev(host_free, h->dev, h->tables[i].mirror.host);
     }
-    device_free(h, h->image.device, h->cfg.table_bytes);
-    for (uint32_t l = 0; h->layer_memory && l < h->cfg.n_layers; l++)
-        device_free(h, h->layer_memory[l], layer_bytes(&h->cfg.layers[l]));
-    device_free(h, h->ring_memory, h->cfg.ring_bytes);
-    device_free(h, h->transit_memory, h->cfg.transit_bytes);
-    device_free(h, h->partials, h->cfg.partial_bytes);
-    device_free(h, h->turned, h->cfg.turned_bytes);
+    rkvi_handle_free(h, h->image.device, h->cfg.table_bytes);
+    rkvi_handle_free(h, h->ring_memory, h->cfg.ring_bytes);
+    rkvi_handle_free(h, h->transit_memory, h->cfg.transit_bytes);
+    rkvi_handle_free(h, h->partials, h->cfg.partial_bytes);
+    rkvi_handle_free(h, h->turned, h->cfg.turned_bytes);
 }
 
 /* ------------------------------------------------------------------- create */
@@ -115,10 +142,9 @@ static rkv_status alloc_host(rkv_cache *h)
     const rkvi_config *cfg = &h->cfg;
     h->launch_room = 2 * cfg->n_sites * (cfg->capacity_tiles + 1);
     h->launch_room = h->launch_room < 65536 ? h->launch_room : 65536;
-    h->layer_memory = calloc(cfg->n_layers, sizeof *h->layer_memory);
     h->tables = calloc(cfg->steps_ahead, sizeof *h->tables);
     h->launch_marks = calloc(h->launch_room, sizeof *h->launch_marks);
-    if (h->layer_memory && h->tables && h->launch_marks && batch_room(&h->batch, cfg) == RKV_OK &&
+    if (h->tables && h->launch_marks && batch_room(&h->batch, cfg) == RKV_OK &&
         batch_room(&h->scratch, cfg) == RKV_OK && batch_room(&h->next, cfg) == RKV_OK)
         return RKV_OK;
     return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a handle of %u sites and %u rows", cfg->n_sites, cfg->max_rows);
@@ -219,13 +245,15 @@ static rkv_status fill_handle(rkv_cache *h)
     if (s != RKV_OK)
         return s;
     h->target_runs = 4 * info.n_workers;
-    const rkvi_cache_memory memory = {.layers = h->layer_memory, .transit = h->transit_memory};
-    return rkvi_cache_init(&h->cache, &h->cfg, &memory, h->arena);
+    const rkvi_cache_memory memory = {.transit = h->transit_memory};
+    s = rkvi_cache_init(&h->cache, &h->cfg, &memory, h->arena);
+    return s == RKV_OK ? alloc_places(h) : s;
 }
 
 static void release(rkv_cache *h)
 {
     rkvi_profile_drop(h);
+    free_places(h);
     rkvi_cache_free(&h->cache);
     rkvi_arena_destroy(h->arena);
     free_device(h);
@@ -243,7 +271,6 @@ static void release(rkv_cache *h)
     batch_free(&h->batch);
     batch_free(&h->scratch);
     batch_free(&h->next);
-    free(h->layer_memory);
     free(h->tables);
     free(h->launch_marks);
     free(h->ranges);
@@ -397,6 +424,10 @@ void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_inf
     out->tile_layer_device_bytes = out->tile_layer_host_bytes = l->geom.bytes;
     out->window_tiles = s->n_window;
     out->tail_tiles = s->n_tail;
+    out->most_tiles = l->most_tiles;
+    out->freed_tiles = s->n_freed;
+    out->has_tail = l->has_tail;
+    out->keep_all = !l->frees;
 }
 
 void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
@@ -421,7 +452,13 @@ void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
         const rkvi_pool *p = &h->cache.layers[l].host;
         out->free_tail_places += p->n_free;
         out->used_tail_places += p->n_places - p->n_free;
+        const rkvi_pool *d = &h->cache.layers[l].device;
+        out->free_device_places += d->n_free;
+        out->used_device_places += d->n_places - d->n_free;
+        out->used_device_place_bytes += (d->n_places - d->n_free) * d->place_bytes;
     }
+    for (uint32_t q = 0; q < h->cfg.n_sequences; q++)
+        out->parked_sequences += h->cache.parked[q];
 }
 
 void rkvi_handle_sequence(const rkv_cache *h, uint32_t sequence, rkv_sequence_state *out)
@@ -473,6 +510,12 @@ void rkvi_handle_clear(rkv_cache *h)
         rkvi_cache_sequence_remove(&h->cache, i, INT64_MIN, INT64_MAX);
 }
 
+rkv_status rkvi_handle_can_remove(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
+{
+    const bool is_end = to >= rkvi_seq_pos_end(&h->cache.seqs[sequence]) && from < to;
+    return is_end ? rkvi_cache_can_end(&h->cache, sequence, from) : RKV_OK;
+}
+
 rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to)
 {
     return rkvi_cache_sequence_remove(&h->cache, sequence, from, to);
@@ -480,7 +523,8 @@ rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t 
 
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
-    return rkvi_cache_sequence_share(&h->cache, dst, src, from, to);
+    rkv_status s = rkvi_cache_can_share(&h->cache, dst, src, from, to);
+    return s == RKV_OK ? rkvi_cache_sequence_share(&h->cache, dst, src, from, to) : s;
 }
 
 rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta)

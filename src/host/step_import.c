@@ -1,5 +1,6 @@
 /* step_import.c: cells from the caller's memory, appended to a sequence. */
 #include "cache_fill.h"
+#include "cache_unseen.h"
 #include "step_cells_types.h"
 
 #include <stdlib.h>
@@ -23,6 +24,28 @@ static rkv_status check_positions(const rkvi_seq *q, uint64_t n, const int64_t *
         next = positions[i] + 1;
     }
     return RKV_OK;
+}
+
+/* Fresh tiles, without what no row sees once the cells are there. */
+static rkv_status take_kept(rkv_cache *h, struct rkvi_import *m, const rkvi_row *rows)
+{
+    const rkvi_config *cfg = &h->cfg;
+    const uint64_t n = m->n_cells, lag = cfg->draft_rows < n ? cfg->draft_rows : n;
+    const int64_t end = n > lag ? rows[n - 1 - lag].pos + 1 : rows[0].pos;
+    uint8_t *kept = malloc((size_t)m->n_tiles * cfg->n_layers + 1);
+    if (!kept)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u tiles", m->n_tiles);
+    for (uint32_t l = 0; l < cfg->n_layers; l++) {
+        const int64_t floor = rkvi_cache_floor_at(cfg, l, end);
+        for (uint32_t t = 0; t < m->n_tiles; t++) {
+            const uint64_t last = (t + 1) * (uint64_t)cfg->tile_cells - m->base; /* of the rows, one past it */
+            kept[(size_t)t * cfg->n_layers + l] =
+                t + 1 == m->n_tiles || rows[last - 1].pos >= floor || !cfg->layers[l].frees;
+        }
+    }
+    rkv_status s = rkvi_cache_fill_take(&h->cache, m->n_tiles, kept, m->tiles);
+    free(kept);
+    return s;
 }
 
 /* What the sequence becomes: its own parts, then the new cells in fresh tiles. */
@@ -49,7 +72,7 @@ static rkv_status grow_result(rkv_cache *h, struct rkvi_import *m, const int64_t
     if (s == RKV_OK)
         s = rkvi_seq_reserve(&m->result, n_tiles, n_segments);
     if (s == RKV_OK)
-        s = rkvi_cache_fill_take(&h->cache, m->n_tiles, NULL, m->tiles);
+        s = take_kept(h, m, rows);
     if (s != RKV_OK) {
         m->n_tiles = 0; /* none was taken */
     } else {
@@ -64,11 +87,13 @@ static rkv_status grow_result(rkv_cache *h, struct rkvi_import *m, const int64_t
 /* A fresh tile-layer holds zeros, or what the tile held that it replaces. */
 static rkv_status open_layer(rkvi_mover *m, uint32_t tile, uint32_t from, uint32_t layer)
 {
+    if (!rkvi_tile_layer_is_held(rkvi_tile_layer_at(&m->h->cache.tiles, tile, layer)))
+        return RKV_OK;
     const rkvi_geom *g = &m->h->cfg.layers[layer].geom;
     const uint64_t bytes = g->head_bytes * g->n_heads;
     uint8_t *to = rkvi_mover_host_cells(m, tile, layer), *room = to;
     const bool copies =
-        from != UINT32_MAX && rkvi_tile_layer_at(&m->h->cache.tiles, from, layer)->state != RKVI_ABSENT;
+        from != UINT32_MAX && rkvi_tile_layer_is_held(rkvi_tile_layer_at(&m->h->cache.tiles, from, layer));
     const uint8_t *host = copies ? rkvi_mover_host_cells(m, from, layer) : NULL;
     rkv_status s = RKV_OK;
     if (!to || (copies && !host))
@@ -190,6 +215,8 @@ static rkv_status import_part(rkvi_mover *m, const rkvi_cells_part *part, const 
     uint8_t *tile = rkvi_mover_host_cells(m, part->tile, c->layer);
     const bool is_host = tile != NULL;
     rkvi_outer k, v;
+    if (!rkvi_tile_layer_is_held(rkvi_tile_layer_at(&m->h->cache.tiles, part->tile, c->layer)))
+        return RKV_OK; /* no row sees them */
     rkv_status s = RKV_OK;
     if (!rkvi_mover_has_room(m, rkvi_cells_room(m->h)))
         s = rkvi_mover_sync(m);

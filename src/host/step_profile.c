@@ -17,6 +17,7 @@ typedef struct call {
     uint64_t n, slot0;
     bool is_first, is_last;
     rkvi_mass_tables tables;
+    int64_t begin[]; /* [row], of the last call */
 } call;
 
 /* -------------------------------------------------------------- start and stop */
@@ -120,12 +121,24 @@ static rkvi_range *ranges_of(const rkv_cache *h, const call *c)
     return r;
 }
 
+static void fill_begin(const rkv_cache *h, call *c)
+{
+    for (uint32_t e = 0; e < h->batch.n_entries; e++) {
+        const rkvi_batch_entry *be = &h->batch.entries[e];
+        for (uint32_t r = 0; r < be->n_rows; r++)
+            c->begin[be->row0 + r] = rkvi_seq_pos_begin(&h->cache.seqs[be->sequence]);
+    }
+    c->tables.begin = c->begin;
+}
+
 static rkv_status enqueue(rkv_cache *h, const call *what, void *stream)
 {
-    call *c = malloc(sizeof *c);
+    call *c = malloc(sizeof *c + h->batch.n_rows * sizeof *c->begin);
     if (!c)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a host call of a profile");
     *c = *what;
+    if (c->is_last)
+        fill_begin(h, c);
     rkvi_range *ranges = ranges_of(h, c);
     const rkv_status s =
         rkvi_dev(host_call, h->dev, take_over, c, ranges, ranges ? what->n : 0, stream);

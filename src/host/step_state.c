@@ -2,6 +2,7 @@
 #include "step_state.h"
 
 #include "cache_fill.h"
+#include "cache_unseen.h"
 #include "state_format.h"
 #include "state_hash.h"
 #include "step_fill.h"
@@ -16,6 +17,7 @@ typedef struct job {
     rkvi_state st;
     rkvi_mover mover;
     uint64_t done_bytes;
+    uint8_t *kept; /* load: [tile * n_layers + layer], of what is present that which this cache holds */
 } job;
 
 static uint64_t largest_payload(const rkvi_config *cfg)
@@ -221,6 +223,29 @@ static rkv_status read_description(job *j)
     return s;
 }
 
+/* Present, and seen by what a sequence goes on with, or its last tile. */
+static rkv_status find_kept(job *j)
+{
+    const rkvi_config *cfg = &j->h->cfg;
+    const size_t n = (size_t)j->st.n_tiles * cfg->n_layers;
+    j->kept = calloc(n + 1, 1);
+    if (!j->kept)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the %u tiles of a state", j->st.n_tiles);
+    for (uint32_t i = 0; i < j->st.n_seqs; i++)
+        for (uint32_t l = 0; l < cfg->n_layers; l++) {
+            const rkvi_seq *s = &j->st.seqs[i];
+            const int64_t floor = rkvi_cache_floor(cfg, s, l);
+            for (uint32_t k = 0; k < s->n_segments; k++) {
+                const rkvi_segment *g = &s->segments[k];
+                if (g->pos + g->count > floor || g->tile_index + 1 == s->n_tiles)
+                    j->kept[(size_t)s->tiles[g->tile_index] * cfg->n_layers + l] = 1;
+            }
+        }
+    for (size_t k = 0; k < n; k++)
+        j->kept[k] &= j->st.present[k];
+    return RKV_OK;
+}
+
 static rkv_status take_tiles(job *j)
 {
     uint64_t n_segments = 0;
@@ -232,18 +257,14 @@ static rkv_status take_tiles(job *j)
     j->st.records = malloc((j->st.n_tiles + (size_t)1) * sizeof *j->st.records);
     if (!j->st.records)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the %u tiles of a state", j->st.n_tiles);
-    return rkvi_cache_fill_take(&j->h->cache, j->st.n_tiles, NULL, j->st.records);
+    s = find_kept(j);
+    return s == RKV_OK ? rkvi_cache_fill_take(&j->h->cache, j->st.n_tiles, j->kept, j->st.records) : s;
 }
 
-/* Cells that the state has not, since no row sees them, are zeros. */
 static rkv_status read_cells(job *j, uint64_t i, uint8_t *to, uint64_t bytes)
 {
     uint8_t sum[RKVI_STATE_CHECKSUM_BYTES], want[RKVI_STATE_CHECKSUM_BYTES];
     rkvi_mover_access(&j->mover, to, bytes, RKVI_WRITE);
-    if (!j->st.present[i]) {
-        memset(to, 0, bytes);
-        return RKV_OK;
-    }
     rkv_status s = read_in(j, to, bytes);
     if (s == RKV_OK)
         s = read_in(j, sum, sizeof sum);
@@ -258,19 +279,22 @@ static rkv_status read_cells(job *j, uint64_t i, uint8_t *to, uint64_t bytes)
     return RKV_OK;
 }
 
-/* Straight into host memory, or through the staging memory to the device. */
+/* Straight into host memory, or through the staging memory to the device; what
+ * this cache does not hold goes nowhere. */
 static rkv_status load_one(job *j, uint64_t i)
 {
     const uint32_t tile = j->st.records[i / j->h->cfg.n_layers],
                    layer = (uint32_t)(i % j->h->cfg.n_layers);
     const uint64_t bytes = rkvi_state_payload_bytes(&j->h->cfg, layer);
+    if (!j->st.present[i])
+        return RKV_OK;
     uint8_t *to = rkvi_mover_host_cells(&j->mover, tile, layer);
     if (to)
         return read_cells(j, i, to, bytes);
     rkv_status s = rkvi_mover_room(&j->mover, bytes, &to);
     if (s == RKV_OK)
         s = read_cells(j, i, to, bytes);
-    return s == RKV_OK ? rkvi_mover_put(&j->mover, tile, layer, to) : s;
+    return s == RKV_OK && j->kept[i] ? rkvi_mover_put(&j->mover, tile, layer, to) : s;
 }
 
 /* All was read: from here on nothing can fail. */
@@ -312,5 +336,6 @@ rkv_status rkvi_state_load(rkv_cache *h, const rkv_state_params *p)
             rkvi_cache_fill_drop(&h->cache, j.st.n_tiles, j.st.records);
     }
     rkvi_state_free(&j.st);
+    free(j.kept);
     return s;
 }

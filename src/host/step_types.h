@@ -86,8 +86,8 @@ struct rkv_cache {
     pthread_mutex_t lock;
     bool lock_made;
 
-    /* device memory, from create to destroy */
-    void **layer_memory;
+    /* device memory, from create to destroy; that of places is known to the
+     * cache's pools, extent by extent */
     void *ring_memory, *transit_memory, *partials;
     float *turned; /* q turned back: max_turns times */
     rkvi_step_tables *tables; /* steps_ahead */
@@ -143,6 +143,14 @@ struct rkv_cache {
     char poison_text[256];
     rkv_cache_stats stats;
 };
+
+/* ---- step_handle.c: device memory, the engine's or the executor's */
+
+rkv_status rkvi_handle_alloc(rkv_cache *h, uint64_t bytes, void **out); /* 0 bytes: none */
+void rkvi_handle_free(rkv_cache *h, void *ptr, uint64_t bytes);
+/* The next extent of a KV layer's pool; one whose places are all taken by the caller. */
+rkv_status rkvi_handle_add_extent(rkv_cache *h, uint32_t layer);
+void rkvi_handle_drop_extent(rkv_cache *h, uint32_t layer, uint32_t extent);
 
 /* ---- step_copy.c: everything that crosses a link */
 
@@ -259,6 +267,9 @@ rkv_status rkvi_step_settle(rkv_cache *h);
 /* Accepted cells of the token tree at a sequence's end, in one KV layer. */
 rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
                             void *stream);
+/* A device call failed between enqueueing and marking: the host waits for the
+ * library's streams, or the handle ends.  Returns the status, with its text. */
+rkv_status rkvi_step_failed(rkv_cache *h, rkv_status s);
 
 /* The status of a device call: a fault poisons the handle. */
 rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s);

@@ -62,17 +62,19 @@ void rkvi_tiles_give(rkvi_tiles *t, uint32_t tile)
 
 bool rkvi_tile_next(rkvi_tile_state from, rkvi_tile_event event, rkvi_tile_state *out_to)
 {
-    enum { N = -1, A = RKVI_ABSENT, D = RKVI_ON_DEVICE, W = RKVI_IN_WINDOW, L = RKVI_LEAVING, T = RKVI_IN_TAIL };
-    static const signed char table[RKVI_TILE_EVENTS][5] = {
-        /*                         ABSENT DEVICE WINDOW LEAVING TAIL */
-        [RKVI_TILE_OPEN] =        {D, N, N, N, N},
-        [RKVI_TILE_KEEP] =        {N, W, W, N, N},
-        [RKVI_TILE_LEAVE] =       {N, L, L, N, N},
-        [RKVI_TILE_ENTER] =       {N, N, N, T, N},
-        [RKVI_TILE_REOPEN] =      {N, D, W, D, N},
-        [RKVI_TILE_BRING_BACK] =  {N, N, N, N, D},
-        [RKVI_TILE_PROMOTE] =     {N, N, N, N, W},
-        [RKVI_TILE_RELEASE] =     {A, A, A, A, A},
+    enum { N = -1, A = RKVI_ABSENT, D = RKVI_ON_DEVICE, W = RKVI_IN_WINDOW, L = RKVI_LEAVING, T = RKVI_IN_TAIL,
+           F = RKVI_FREED };
+    static const signed char table[RKVI_TILE_EVENTS][6] = {
+        /*                         ABSENT DEVICE WINDOW LEAVING TAIL FREED */
+        [RKVI_TILE_OPEN] =        {D, N, N, N, N, N},
+        [RKVI_TILE_KEEP] =        {N, W, W, N, N, N},
+        [RKVI_TILE_LEAVE] =       {N, L, L, N, N, N},
+        [RKVI_TILE_ENTER] =       {N, N, N, T, N, N},
+        [RKVI_TILE_REOPEN] =      {N, D, W, D, N, N},
+        [RKVI_TILE_BRING_BACK] =  {N, N, N, N, D, N},
+        [RKVI_TILE_PROMOTE] =     {N, N, N, N, W, N},
+        [RKVI_TILE_FREE] =        {N, F, F, F, F, N},
+        [RKVI_TILE_RELEASE] =     {A, A, A, A, A, A},
     };
     const int to = table[event][from];
     if (to < 0)

@@ -16,6 +16,10 @@
  *                       | bring back (copy-in before store)
  *                       +-----> DEVICE
  *
+ * free: from any state but ABSENT to FREED, when a step has ended and no later
+ * row can see the tile in this KV layer; its places are given back, and only
+ * release leads on.
+ *
  * A tile-layer's generation rises when cells are stored into it after it had a
  * host copy; ring contents are matched by (KV layer, serial, generation). */
 #ifndef RKVI_TILE_H
@@ -23,7 +27,7 @@
 
 #include "pool.h"
 
-typedef enum { RKVI_ABSENT, RKVI_ON_DEVICE, RKVI_IN_WINDOW, RKVI_LEAVING, RKVI_IN_TAIL } rkvi_tile_state;
+typedef enum { RKVI_ABSENT, RKVI_ON_DEVICE, RKVI_IN_WINDOW, RKVI_LEAVING, RKVI_IN_TAIL, RKVI_FREED } rkvi_tile_state;
 typedef enum {
     RKVI_TILE_OPEN,
     RKVI_TILE_KEEP,
@@ -32,6 +36,7 @@ typedef enum {
     RKVI_TILE_REOPEN,
     RKVI_TILE_BRING_BACK,
     RKVI_TILE_PROMOTE,
+    RKVI_TILE_FREE,
     RKVI_TILE_RELEASE,
     RKVI_TILE_EVENTS
 } rkvi_tile_event;
@@ -80,6 +85,12 @@ void rkvi_tiles_give(rkvi_tiles *t, uint32_t tile);
 static inline rkvi_tile_layer *rkvi_tile_layer_at(const rkvi_tiles *t, uint32_t tile, uint32_t layer)
 {
     return &t->layers[(uint64_t)tile * t->n_layers + layer];
+}
+
+/* Are its cells anywhere?  Not those that no later row can see. */
+static inline bool rkvi_tile_layer_is_held(const rkvi_tile_layer *l)
+{
+    return l->state != RKVI_ABSENT && l->state != RKVI_FREED;
 }
 
 /* The state machine as a table: false when the event is not legal in `from`. */
