@@ -149,7 +149,7 @@ static void make_tables(world *w, site *s, const shape *x, bool prefill)
                           .rows = put(w, s, rows, x->rows * sizeof *rows),
                           .spans = put(w, s, spans, leaves * sizeof *spans),
                           .q = {put(w, s, q, q_elements * sizeof *q), (int64_t)x->q_heads * x->dim, x->dim, RKV_TYPE_F16},
-                          .q_heads = x->q_heads, .scale = 1 / sqrtf((float)x->dim)};
+                          .q_heads = x->q_heads, .scale = 1 / sqrtf((float)x->dim), .max_rows = x->rows};
     uint64_t *table = put(w, s, NULL, s->n_caches * tiles * sizeof *table);
     for (uint32_t c = 0; c < s->n_caches; c++) {
         for (uint64_t t = 0; t < tiles; t++)

@@ -99,6 +99,9 @@ static inline rkvi_attend_args gpu_tables(const ops_case *c, rkv_type q_type)
 static inline void gpu_run(rkvi_attend_args *a, rkvi_op op, const ops_work *w)
 {
     a->items = heap_put(w->items, w->n_items * sizeof *w->items);
+    a->max_rows = 0;
+    for (uint64_t i = 0; i < w->n_items; i++)
+        a->max_rows = w->items[i].n_rows > a->max_rows ? w->items[i].n_rows : a->max_rows;
     gpu_launch(heap.gpu, op, a, sizeof *a, w->n_items * a->geom.n_heads);
 }
 

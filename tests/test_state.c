@@ -147,6 +147,54 @@ static void test_whole_cache(void **state)
     fx_close(&b);
 }
 
+/* What no row sees any more is not in the state; what this cache would give up
+ * is not taken from one that kept it. */
+static void test_sliding(void **state)
+{
+    (void)state;
+    fx a, b, c;
+    fx_bytes freed, kept;
+    fx_model m = fx_state_model(3, FX_CHECK, 1), n = fx_state_model(0, FX_CHECK, 2);
+    for (uint32_t l = 0; l < 4; l++)
+        m.layers[l].keep_all = 0;
+    fx_open(&a, &m);
+    fx_open(&b, &n);
+    fx_append(&a, 0, 150, RKV_REGIME_PREFILL, 1000);
+    fx_append(&b, 0, 150, RKV_REGIME_PREFILL, 1000);
+    fx_append(&a, 0, 2, RKV_REGIME_DECODE, 2000);
+    fx_append(&b, 0, 2, RKV_REGIME_DECODE, 2000);
+    fx_save(&a, 0, &freed);
+    fx_save(&b, 0, &kept);
+    assert_true(freed.n < kept.n);
+    assert_int_equal(fx_load(&b, 1, &freed, true), RKV_E_DATA);
+    assert_non_null(strstr(rkv_error_message(), "keep_all"));
+    m.params.capacity_cells = 480;
+    fx_open(&c, &m);
+    fx_ok(fx_load(&c, 0, &kept, true), "load of all");
+    fx_copy_record(&c, 0, &a, 0);
+    fx_ok(fx_load(&c, 1, &freed, true), "load of what is seen");
+    fx_copy_record(&c, 1, &a, 0);
+    fx_bytes_free(&kept);
+    fx_save(&c, 0, &kept); /* it was given up on the way */
+    assert_int_equal(kept.n, freed.n);
+    assert_memory_equal(kept.at, freed.at, freed.n);
+    assert_int_equal(rkv_sequence_remove(c.cache, 1, 60, RKV_POS_END), RKV_E_SEQUENCE);
+    fx_append(&a, 0, 5, RKV_REGIME_DECODE, 3000);
+    for (uint32_t s = 0; s < 2; s++) {
+        fx_append(&c, s, 5, RKV_REGIME_DECODE, 3000);
+        assert_true(fx_same(&a, &c));
+    }
+    fx_append(&a, 0, 30, RKV_REGIME_PREFILL, 4000);
+    fx_append(&c, 1, 30, RKV_REGIME_PREFILL, 4000);
+    assert_true(fx_same(&a, &c));
+    fx_check_empty(&c);
+    fx_bytes_free(&freed);
+    fx_bytes_free(&kept);
+    fx_close(&a);
+    fx_close(&b);
+    fx_close(&c);
+}
+
 static void record_removed(fx *w, uint32_t seq, uint64_t from, uint64_t to)
 {
     fx_ok(rkv_sequence_remove(w->cache, seq, w->cells[seq][from].pos, w->cells[seq][to].pos), "remove");
@@ -536,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_continues_with_the_same_bits),
         cmocka_unit_test(test_same_bytes_from_any_residency),
         cmocka_unit_test(test_whole_cache),
+        cmocka_unit_test(test_sliding),
         cmocka_unit_test(test_shared_tiles),
         cmocka_unit_test(test_nothing_of_others),
         cmocka_unit_test(test_shifted),

@@ -21,6 +21,9 @@
  * that is partly filled is copied first, and continued in the copy.  Until end,
  * the sequence is as before; a call that fails changes nothing.
  *
+ * Cells that a KV layer would have freed (rkv_kv_layer_params.keep_all) are taken
+ * and dropped; those that it has freed can't be exported (RKV_E_SEQUENCE).
+ *
  * All calls block: they wait for the cache's enqueued work.  They are legal
  * between steps only, and with an import open no step, no change of a sequence
  * and no other import can begin (RKV_E_STATE).

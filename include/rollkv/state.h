@@ -7,7 +7,9 @@
  * sequences share it.  It depends on what is stored (geometry, types, tile
  * size), not on where: loaded into a cache of another residency, ring or
  * device of the same executor kind, a sequence goes on with the same bits.
- * docs/state-format.md describes the bytes.
+ * docs/state-format.md describes the bytes.  What a KV layer has freed, since no
+ * later row sees it, is not in the state; a cache that keeps such cells (keep_all)
+ * refuses it, and one that frees does not take them from a state that has them.
  *
  *   save:   rkv_state_size -> rkv_state_save(write)      or rkv_state_save_file
  *   load:   rkv_state_load(read)                         or rkv_state_load_file

@@ -22,6 +22,22 @@ static __device__ __forceinline__ void rkvk_copy16(uint32_t dst, const void *src
                  : "memory");
 }
 
+/* What is read once makes room in L2 first: tables, q and partials stay there. */
+static __device__ __forceinline__ uint64_t rkvk_once_policy(void)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+static __device__ __forceinline__ void rkvk_copy16_once(uint32_t dst, const void *src, bool valid, uint64_t policy)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;"
+                 :
+                 : "r"(dst), "l"(src), "r"(valid ? 16 : 0), "l"(policy)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void rkvk_copy_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -33,7 +49,7 @@ static __device__ __forceinline__ void rkvk_copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* The same, n up to 4. */
+/* The same, n up to 7. */
 static __device__ __forceinline__ void rkvk_copy_wait_but(uint32_t n)
 {
     switch (n) {
@@ -41,8 +57,23 @@ static __device__ __forceinline__ void rkvk_copy_wait_but(uint32_t n)
     case 1: rkvk_copy_wait<1>(); break;
     case 2: rkvk_copy_wait<2>(); break;
     case 3: rkvk_copy_wait<3>(); break;
-    default: rkvk_copy_wait<4>();
+    case 4: rkvk_copy_wait<4>(); break;
+    case 5: rkvk_copy_wait<5>(); break;
+    case 6: rkvk_copy_wait<6>(); break;
+    default: rkvk_copy_wait<7>();
     }
+}
+
+/* Asks for the line at p, which is not waited for. */
+static __device__ __forceinline__ void rkvk_prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
+}
+
+/* Some warps of a block meet: `threads` in all, at barrier `id` (1 to 15). */
+static __device__ __forceinline__ void rkvk_barrier(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
 
 #endif

@@ -162,6 +162,7 @@ typedef struct rkvi_attend_args {
     uint32_t q_heads; /* a whole multiple of geom.n_heads; head h uses KV head h / (q_heads / n_heads) */
     float scale;
     float softcap; /* 0: none */
+    uint32_t max_rows; /* of an item of this launch: picks the fastest kernel, not bits; 0: not said */
 } rkvi_attend_args;
 
 typedef struct rkvi_merge_args {

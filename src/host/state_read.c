@@ -298,7 +298,16 @@ static rkv_status read_seqs(rkvi_state *st, uint32_t n, rkvi_get *g)
 
 /* -------------------------------------------------------------------- tiles */
 
-/* Cells may be absent where no later row sees them. */
+static rkv_status lacks(uint32_t layer, const rkvi_segment *g, const char *why, int64_t from)
+{
+    return rkvi_fail(
+        RKV_E_DATA,
+        "the state lacks the cells of KV layer %u at positions [%lld, %lld), which %s from %lld on",
+        layer, (long long)g->pos, (long long)(g->pos + g->count), why, (long long)from);
+}
+
+/* Cells may be absent where no later row sees them, in KV layers that give such
+ * cells up: there a sequence can't be cut back to where they would be seen. */
 static rkv_status check_absent(const rkvi_state *st)
 {
     for (uint32_t i = 0; i < st->n_seqs; i++) {
@@ -307,13 +316,12 @@ static rkv_status check_absent(const rkvi_state *st)
             const int64_t lowest = rkvi_state_lowest_seen(st->cfg, l, rkvi_seq_pos_end(s));
             for (uint32_t j = 0; j < s->n_segments; j++) {
                 const rkvi_segment *g = &s->segments[j];
-                const uint64_t at = (uint64_t)s->tiles[g->tile_index] * st->cfg->n_layers + l;
-                if (!st->present[at] && g->pos + g->count > lowest)
-                    return rkvi_fail(
-                        RKV_E_DATA,
-                        "the state lacks the cells of KV layer %u at positions [%lld, %lld), which "
-                        "the masks of this cache's sites see from %lld on",
-                        l, (long long)g->pos, (long long)(g->pos + g->count), (long long)lowest);
+                if (st->present[(uint64_t)s->tiles[g->tile_index] * st->cfg->n_layers + l])
+                    continue;
+                if (g->pos + g->count > lowest)
+                    return lacks(l, g, "the masks of this cache's sites see", lowest);
+                if (!st->cfg->layers[l].frees)
+                    return lacks(l, g, "this cache keeps (keep_all, or a causal site)", 0);
             }
         }
     }

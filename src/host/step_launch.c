@@ -218,6 +218,15 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uin
         item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i, op == RKVI_OP_PREFILL);
 }
 
+static uint32_t most_rows(const rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
+{
+    const rkvi_item *items = (const rkvi_item *)(h->now->mirror.host + c->plan->items_off) + first;
+    uint32_t most = 0;
+    for (uint64_t i = 0; i < n; i++)
+        most = items[i].n_rows > most ? items[i].n_rows : most;
+    return most;
+}
+
 static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n,
                                uint64_t cost)
 {
@@ -238,6 +247,7 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
         .q_heads = c->site->n_q_heads,
         .scale = c->site->scale,
         .softcap = c->site->softcap,
+        .max_rows = most_rows(h, c, first, n),
     };
     rkvi_launch l = {.op = op, .args_bytes = sizeof args, .args = &args,
                      .grid = n * c->layer->geom.n_heads, .cost_bytes = cost};

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * attend_stream.cuh: partials of aligned runs of leaves (RKVI_OP_DECODE), for the
+ * types without scales; the others' kernel is in attend_decode.cuh.
+ *
+ * A block of 8 warps takes one (item, KV head).  Its columns are the item's rows
+ * times the query heads of the group: they go through the tensor cores as N,
+ * cells as M, so that K and V are loaded once for all.  Columns are
+ * arithmetically independent: a row's bits do not depend on the others.
+ *
+ * The leaf is cut into 8 subs (rkvk_stream.cuh), each a stream of its own that no
+ * barrier of the block stops:
+ *
+ *   scores   S (16 cells x N) = K * Q^T for each tile of the sub
+ *   weights  scale, softcap, mask; the column's maximum over the sub by shuffles;
+ *            P = 2^(S - m), transposed in registers by movmatrix
+ *   output   O^T (dims x N) = V^T * P^T, in the warp's registers
+ *
+ * At the leaf's end the subs' O, m and l meet in shared memory, a chunk of 8
+ * columns and some dims at a time: warp c adds up column c, sub after sub, so
+ * that the order, and with it the bits, is the same however many warps share a
+ * sub, and goes on to the tree (rkvk_stream_tree.cuh).  Loads for the next leaves
+ * stay under way all the while.
+ *
+ * There is a kernel for each way to lay out columns (rkvk_stream_path), taken by the
+ * most rows of an item: up to 8 columns, 16, 32.  Each is right for any number, in
+ * several goes, and all have the same bits.
+ *
+ * Cells outside the span, or seen by no row here, are not read: zeros stand for
+ * them.  Masked scores are selected away before the maximum.  Cells that another
+ * row sees are finite, since storing saturates; they count 0 times their V.
+ */
+#ifndef RKVK_ATTEND_STREAM_CUH
+#define RKVK_ATTEND_STREAM_CUH
+
+#include "rkvk_launch.cuh"
+#include "rkvk_stream_tree.cuh"
+
+/* --------------------------------------------------------------------- load */
+
+/* All warps but the first: the columns' q as fragments of B; zeros where there is no column. */
+template <typename P>
+static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_stream_work &w)
+{
+    using S = typename P::S;
+    const rkvi_tensor q = rkvk_item_q(a, *w.item);
+    for (int i = (int)threadIdx.x - 32; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS - 32) {
+        const int lane = i & 31, n = i / 32 % P::NC, step = i / 32 / P::NC % S::STEPS, hc = i / 32 / P::NC / S::STEPS;
+        const uint32_t column = (uint32_t)((hc * P::NC + n) * 8 + (lane >> 2));
+        float x[4] = {0, 0, 0, 0};
+        if (column < w.n_columns) {
+            const uint32_t c = w.column0 + column;
+            const uint64_t row = rkvk_item_row(a, *w.item, c / w.group);
+            const int64_t at = (int64_t)row * q.row_stride +
+                               (int64_t)(w.walk.head * w.group + c % w.group) * q.head_stride;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                x[j] = rkvk_q_at(q, at + rkvk_k_dim<S::TK>(step, lane & 3, j));
+        }
+        constexpr bool bf16 = S::TK == RKV_TYPE_BF16;
+        w.q[i] = make_uint2(rkvk_pack<bf16>(x[0], x[1]), rkvk_pack<bf16>(x[2], x[3]));
+    }
+}
+
+/* Warp 0: each column's reach, and the queue's first leaves.  A column that isn't
+ * there sees nothing. */
+template <typename P>
+static __device__ void rkvk_stream_reach(rkvk_stream_smem<P> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w)
+{
+    const uint32_t lane = threadIdx.x;
+    rkvk_reach r = rkvk_reach_none();
+    if (lane < w.n_columns)
+        r = rkvk_reach_of(a, rkvk_item_row(a, *w.item, (w.column0 + lane) / w.group));
+    if (lane < P::COLUMNS)
+        sm.reach[lane] = r;
+    rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(r));
+    rkvk_queue_fill(sm.queue, a, w.walk, 0);
+}
+
+/* Warp 1, while warp 0 waits for the rows: the first leaves' tables and cells come closer. */
+static __device__ void rkvk_stream_warm(const rkvi_attend_args &a, const rkvk_stream_work &w)
+{
+    const uint64_t leaf = w.walk.leaf0 + (uint64_t)rkvk_lane();
+    if (leaf >= w.walk.leaf1)
+        return;
+    const rkvi_span span = a.spans[w.walk.entry->span0 + leaf];
+    const uint64_t base = a.bases[w.walk.entry->base0 + span.tile];
+    if (base != 0)
+        rkvk_prefetch((const uint8_t *)base + w.walk.head * a.geom.head_bytes);
+}
+
+/* ------------------------------------------------------------------ one sub */
+
+/* The maximum over the 8 lanes that share t. */
+static __device__ __forceinline__ float rkvk_top_of_g(float x)
+{
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+static __device__ __forceinline__ float rkvk_sum_of_g(float x)
+{
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2)
+        x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+/* What a warp needs to know of itself and of where it is. */
+template <typename P>
+struct rkvk_place {
+    uint32_t owner;
+    int part, thread; /* h; the thread among its owner's */
+    const uint2 *q;
+    float scale;
+};
+
+/* Scores in units of ln 2: softcap before the mask; -inf where masked. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_mask(const rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
+                                                     float scale, float softcap, const rkvk_sub &sub)
+{
+    const uint32_t cell = sub.cell + (uint32_t)(rkvk_lane() >> 2);
+#pragma unroll
+    for (int i = 0; i < P::S::MT; i++)
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const uint32_t c = cell + (uint32_t)(i * 128 + j / 2 * 8), sees = st.sees[n][j & 1];
+                const uint32_t c0 = sees & 0xffffu, c1 = sees >> 16;
+                float x = __fmul_rn(s[i][n][j], scale);
+                if (softcap != 0.0f)
+                    x = __fmul_rn(__fmul_rn(softcap, RKVK_LOG2E), tanhf(__fdiv_rn(x, softcap)));
+                s[i][n][j] = (uint32_t)i < sub.n && c - c0 < c1 - c0 ? x : rkvk_empty_m();
+            }
+}
+
+/* P of the sub's tiles, and its m and l. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_weights(rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
+                                                        uint2 (&p)[P::S::MT][P::NC], const rkvi_attend_args &a,
+                                                        float scale, const rkvk_sub &sub)
+{
+    using S = typename P::S;
+    if (a.softcap == 0.0f)
+        rkvk_sub_mask<P>(st, s, __fmul_rn(scale, RKVK_LOG2E), 0.0f, sub);
+    else
+        rkvk_sub_mask<P>(st, s, scale, a.softcap, sub);
+#pragma unroll
+    for (int n = 0; n < P::NC; n++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float top = fmaxf(s[0][n][j], s[0][n][j + 2]);
+            if (S::MT == 2)
+                top = fmaxf(top, fmaxf(s[S::MT - 1][n][j], s[S::MT - 1][n][j + 2]));
+            st.m[n][j] = rkvk_top_of_g(top);
+            const float m = st.m[n][j] == rkvk_empty_m() ? 0.0f : st.m[n][j];
+            float l = 0.0f;
+#pragma unroll
+            for (int i = 0; i < S::MT; i++) {
+                s[i][n][j] = rkvk_exp2(__fadd_rn(s[i][n][j], -m));
+                s[i][n][j + 2] = rkvk_exp2(__fadd_rn(s[i][n][j + 2], -m));
+                l = __fadd_rn(l, __fadd_rn(s[i][n][j], s[i][n][j + 2]));
+            }
+            st.l[n][j] = rkvk_sum_of_g(l);
+        }
+        constexpr bool bf16 = S::TV == RKV_TYPE_BF16;
+#pragma unroll
+        for (int i = 0; i < S::MT; i++)
+            p[i][n] = make_uint2(rkvk_movmatrix(rkvk_pack<bf16>(s[i][n][0], s[i][n][1])),
+                                 rkvk_movmatrix(rkvk_pack<bf16>(s[i][n][2], s[i][n][3])));
+    }
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_scores(float (&s)[P::S::MT][P::NC][4],
+                                                       const rkvk_stream_smem<P> &sm,
+                                                       const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
+                                                       const rkvk_place<P> &at, uint32_t n_tiles)
+{
+    using S = typename P::S;
+    constexpr int STEPS = S::STEPS / S::KP;
+#pragma unroll 1
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        float x[P::NC][4];
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+            x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0.0f;
+#pragma unroll 1
+        for (int k = 0; k < S::KP; k++) {
+            rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
+            const rkvk_k_rows rows = {ring + feed.out, nullptr};
+            rkvk_scores<S::TK, S::DK, S::K_PITCH, STEPS, P::NC>(x, rows, at.q + k * STEPS * P::NC * 32, 0,
+                                                               rkvk_lane());
+            rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
+        }
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                s[S::MT - 1][n][j] = x[n][j]; /* i is below n_tiles: the last one ends up here */
+                if (i == 0)
+                    s[0][n][j] = x[n][j];
+            }
+    }
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_output(rkvk_sub_state<P> &st, const uint2 (&p)[P::S::MT][P::NC],
+                                                       const rkvk_stream_smem<P> &sm,
+                                                       const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
+                                                       const rkvk_place<P> &at, uint32_t n_tiles)
+{
+    using S = typename P::S;
+    const int tile0 = at.part / P::HC * P::TW; /* of a piece */
+#pragma unroll 1
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        uint2 b[P::NC];
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+            b[n] = i == 0 ? p[0][n] : p[S::MT - 1][n];
+#pragma unroll
+        for (int k = 0; k < S::VP; k++) {
+            rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
+            const rkvk_v_rows rows = {ring + feed.out, nullptr, 0, 16};
+#pragma unroll
+            for (int v = 0; v < P::TW; v++) {
+                uint32_t x[4];
+                rkvk_v_tile<S::TV, S::DV, S::V_PITCH>(x, rows, tile0 + v, rkvk_lane());
+#pragma unroll
+                for (int n = 0; n < P::NC; n++)
+                    rkvk_mma<S::TV == RKV_TYPE_BF16>(st.o[n][k * P::TW + v], x, b[n].x, b[n].y);
+            }
+            rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
+        }
+    }
+}
+
+/* Tiles of a sub: none is as good as tiles that no column sees. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_run(rkvk_sub_state<P> &st, const rkvk_stream_smem<P> &sm,
+                                                    const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
+                                                    const rkvk_place<P> &at, const rkvk_sub &sub)
+{
+    using S = typename P::S;
+    float s[S::MT][P::NC][4];
+    uint2 p[S::MT][P::NC];
+#pragma unroll
+    for (int n = 0; n < P::NC; n++) {
+        st.m[n][0] = st.m[n][1] = rkvk_empty_m();
+        st.l[n][0] = st.l[n][1] = 0.0f;
+#pragma unroll
+        for (int v = 0; v < S::VT; v++)
+            st.o[n][v][0] = st.o[n][v][1] = st.o[n][v][2] = st.o[n][v][3] = 0.0f;
+    }
+    if (sub.n == 0)
+        return;
+    rkvk_sub_scores<P>(s, sm, a, ring, feed, at, sub.n);
+    rkvk_sub_weights<P>(st, s, p, a, at.scale, sub);
+    rkvk_sub_output<P>(st, p, sm, a, ring, feed, at, sub.n);
+}
+
+/* ------------------------------------------------------------------- kernel */
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st,
+                                                      const rkvk_stream_smem<P> &sm, const rkvk_leaf &leaf,
+                                                      int part)
+{
+#pragma unroll
+    for (int n = 0; n < P::NC; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int column = (part % P::HC * P::NC + n) * 8 + 2 * (rkvk_lane() & 3) + j;
+            const rkvk_cells c = rkvk_span_cells(leaf.pos, leaf.first, leaf.count, sm.reach[column]);
+            st.sees[n][j] = c.c0 | c.c1 << 16;
+        }
+}
+
+/* All subs of a leaf, and their sum in `sum`. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rkvk_stream_smem<P> &sm,
+                                                     const rkvi_attend_args &a, const rkvk_stream_work &w,
+                                                     const uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at,
+                                                     uint32_t cur)
+{
+    using S = typename P::S;
+    const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
+    rkvk_sub_state<P> st;
+    rkvk_leaf_sees<P>(st, sm, leaf, at.part);
+    rkvk_node_clear<P>(sum);
+#pragma unroll 1
+    for (uint32_t round = 0; round < P::ROUNDS; round++) {
+        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, round * P::U + at.owner);
+        if (sub.n > 0 && feed.ahead == 0) { /* leaves without a tile here may have come between */
+            feed.leaf = cur;
+            feed.round = round;
+            feed.piece = feed.n;
+            rkvk_feed_fill<P>(feed, sm.queue, a, at.owner, at.thread);
+        }
+        rkvk_sub_run<P>(st, sm, a, ring, feed, at, sub);
+        if (round == 0 && threadIdx.x < 32)
+            rkvk_queue_fill(sm.queue, a, w.walk, cur);
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+#pragma unroll
+            for (int j = 0; j < P::J; j++) {
+                rkvk_sub_put<P>(sm, st, n, j);
+                __syncthreads();
+                rkvk_leaf_join<P>(sum, sm, n, j);
+                __syncthreads();
+            }
+    }
+    rkvk_leaf_finish<P>(sum, rkvk_unit<S::TV>(a.geom.v_scale));
+}
+
+/* Some columns, over all leaves of the item. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &sm,
+                                                           const rkvi_attend_args &a, rkvk_stream_work &w)
+{
+    using S = typename P::S;
+    const uint32_t warp = (uint32_t)rkvk_warp();
+    constexpr uint32_t q_bytes = S::STEPS * P::NC * P::HC * 32 * sizeof(uint2);
+    const uint32_t stack_bytes = w.depth * w.n_columns * (uint32_t)rkvk_pending_floats<S>() * 4;
+    w.q = reinterpret_cast<uint2 *>(w.region);
+    w.stack = reinterpret_cast<float *>(w.region + q_bytes);
+    __syncthreads(); /* those before are done with what is set up here */
+    if (threadIdx.x < 32)
+        rkvk_stream_reach(sm, a, w);
+    else {
+        if (threadIdx.x < 64)
+            rkvk_stream_warm(a, w);
+        rkvk_stream_q<P>(a, w);
+    }
+    __syncthreads();
+    const uint32_t stages = (w.region_bytes - q_bytes - stack_bytes) / S::STAGE / P::U;
+    const uint32_t n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST, owner = warp % P::U;
+    const int part = (int)(warp / P::U);
+    const rkvk_place<P> at = {owner, part, part * 32 + rkvk_lane(), w.q + part % P::HC * S::STEPS * P::NC * 32,
+                              __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale))};
+    uint8_t *ring = w.region + q_bytes + stack_bytes + owner * n_stages * S::STAGE;
+    rkvk_feed feed = {};
+    feed.n_stages = n_stages;
+    feed.ring_bytes = n_stages * S::STAGE;
+    feed.ring = rkvk_smem_addr(ring);
+    rkvk_feed_fill<P>(feed, sm.queue, a, owner, at.thread);
+    rkvk_node_state<P> x;
+    rkvk_node_clear<P>(x);
+    rkvk_pending_list list = {0, 0};
+#pragma unroll 1
+    for (uint32_t cur = 0; cur != sm.queue.n_queued; cur++) {
+        const uint64_t number = sm.queue.leaf[cur % RKVK_QUEUE].number;
+        rkvk_leaf_run<P>(x, sm, a, w, ring, feed, at, cur);
+        const bool more = cur + 1 != sm.queue.n_queued;
+        rkvk_pending_add<P>(x, a, w, list, number, more, more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0);
+    }
+    rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
+        rkvk_node_put<P>(x, n, h, rkvk_slot_at<P>(a, w, column));
+    });
+}
+
+/* Nodes that may be pending: one for each level at which two of the leaves meet. */
+static __device__ __forceinline__ uint32_t rkvk_depth(uint64_t leaf0, uint64_t leaf1)
+{
+    return leaf0 < leaf1 ? 64u - (uint32_t)__clzll((long long)(leaf0 ^ (leaf1 - 1))) : 0;
+}
+
+/* Least room of q and the rings: the rest of the region is for pending nodes. */
+template <typename P>
+static __host__ __device__ constexpr uint32_t rkvk_ring_least(void)
+{
+    return RKVK_RING_LEAST * RKVK_STREAM_WARPS * P::S::STAGE +
+           P::S::STEPS * P::NC * P::HC * 32 * (uint32_t)sizeof(uint2);
+}
+
+/* Block = item * KV heads + head. */
+template <typename P>
+static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
+    rkvk_stream(const rkvk_stream_args d, const uint64_t n_blocks)
+{
+    using S = typename P::S;
+    extern __shared__ __align__(16) uint8_t raw[];
+    rkvk_stream_smem<P> &sm = *reinterpret_cast<rkvk_stream_smem<P> *>(raw);
+    const rkvi_attend_args &a = d.a;
+    const uint64_t index = rkvk_block();
+    if (index >= n_blocks)
+        return;
+    rkvk_stream_work w;
+    w.item = a.items + index / a.geom.n_heads;
+    if (threadIdx.x == 0) { /* what will be wanted next, where entries are few */
+        rkvk_prefetch(a.entries);
+        rkvk_prefetch(a.rows);
+    }
+    w.walk = {a.entries + w.item->entry, w.item->leaf0, w.item->leaf1, (uint32_t)(index % a.geom.n_heads)};
+    w.group = a.q_heads / a.geom.n_heads;
+    w.region = raw + sizeof(rkvk_stream_smem<P>);
+    w.region_bytes = d.region_bytes;
+    const uint32_t depth = rkvk_depth(w.walk.leaf0, w.walk.leaf1);
+    w.depth = depth ? depth - 1 : 0;
+    const uint32_t column_bytes = w.depth * (uint32_t)rkvk_pending_floats<S>() * 4;
+    const uint32_t fit = w.depth ? (d.region_bytes - rkvk_ring_least<P>()) / column_bytes : P::COLUMNS;
+    const uint32_t most = fit < 1 ? 1 : fit < P::COLUMNS ? fit : P::COLUMNS;
+    const uint32_t n_columns = w.item->n_rows * w.group;
+    for (w.column0 = 0; w.column0 < n_columns; w.column0 += most) {
+        w.n_columns = n_columns - w.column0 < most ? n_columns - w.column0 : most;
+        rkvk_stream_columns<P>(sm, a, w);
+    }
+}
+
+/* ----------------------------------------------------------------- launcher */
+
+/* `regions`: a variant's, by device and path. */
+#define RKVK_DEVICES 64
+#define RKVK_PATHS 3
+
+/* As many blocks a multiprocessor as registers allow, where that leaves enough. */
+template <typename P>
+static int rkvk_stream_prepare(uint32_t *region, int sm_bytes, int block_bytes)
+{
+    const int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
+    const int share = rkvk_min(block_bytes, sm_bytes / P::BLOCKS - 1024);
+    const int room = (share - fixed >= least ? share : block_bytes) - fixed;
+    if (room < least)
+        return (int)cudaErrorInvalidConfiguration;
+    *region = (uint32_t)room / 16 * 16;
+    return rkvk_load((const void *)rkvk_stream<P>, (size_t)fixed + *region);
+}
+
+template <typename S>
+static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
+{
+    int device, sm_bytes, block_bytes;
+    uint32_t region[RKVK_PATHS];
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e != cudaSuccess || device >= RKVK_DEVICES)
+        return e != cudaSuccess ? (int)e : (int)cudaErrorInvalidConfiguration;
+    int status = rkvk_stream_prepare<typename S::narrow>(&region[0], sm_bytes, block_bytes);
+    if (status == 0)
+        status = rkvk_stream_prepare<typename S::middle>(&region[1], sm_bytes, block_bytes);
+    if (status == 0)
+        status = rkvk_stream_prepare<typename S::wide>(&region[2], sm_bytes, block_bytes);
+    for (int i = 0; i < RKVK_PATHS && status == 0; i++)
+        regions[device][i] = region[i];
+    return status;
+}
+
+template <typename P>
+static int rkvk_stream_run(uint32_t region, const rkvi_attend_args *a, uint64_t grid, void *stream)
+{
+    const rkvk_stream_args d = {*a, region};
+    return rkvk_run(rkvk_stream<P>, &d, grid, rkvk_grid(grid), dim3(RKVK_STREAM_THREADS),
+                    sizeof(rkvk_stream_smem<P>) + region, stream);
+}
+
+/* The path is a matter of speed: all have the same bits. */
+template <typename S>
+static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_attend_args *a, uint64_t grid,
+                              void *stream)
+{
+    int device;
+    const cudaError_t e = cudaGetDevice(&device);
+    if (e != cudaSuccess)
+        return (int)e;
+    if (device >= RKVK_DEVICES || regions[device][0] == 0)
+        return (int)cudaErrorInvalidConfiguration;
+    const uint64_t columns = (uint64_t)a->max_rows * (a->q_heads / a->geom.n_heads);
+    if (grid == 0)
+        return 0;
+    if (columns > 0 && columns <= S::narrow::COLUMNS)
+        return rkvk_stream_run<typename S::narrow>(regions[device][0], a, grid, stream);
+    if (columns > 0 && columns <= S::middle::COLUMNS)
+        return rkvk_stream_run<typename S::middle>(regions[device][1], a, grid, stream);
+    return rkvk_stream_run<typename S::wide>(regions[device][2], a, grid, stream);
+}
+
+#define RKVK_STREAM_VARIANT(name, type_k, type_v, dk, dv)                                                      \
+    static uint32_t regions_##name[RKVK_DEVICES][RKVK_PATHS];                                                  \
+    extern "C" int rkvk_decode_##name(const rkvi_attend_args *a, uint64_t grid, void *stream)                  \
+    {                                                                                                          \
+        return rkvk_stream_launch<rkvk_stream_shape<type_k, type_v, dk, dv>>(regions_##name, a, grid, stream); \
+    }                                                                                                          \
+    extern "C" int rkvk_decode_##name##_prepare(void)                                                          \
+    {                                                                                                          \
+        return rkvk_stream_prepare_all<rkvk_stream_shape<type_k, type_v, dk, dv>>(regions_##name);             \
+    }
+
+#endif
