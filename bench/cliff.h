@@ -37,6 +37,7 @@ typedef struct cliff_options {
     uint64_t most_tail_bytes; /* cuda: points beyond are cut to it */
     uint64_t seed;
     bool waits; /* the host waits for each step */
+    bool graphs;      /* cuda: the ring once more, with products captured, and with whole steps */
     bool no_op_level; /* cuda: its figures stay 0 */
     const char *commit; /* NULL: the build's */
 } cliff_options;
@@ -44,6 +45,7 @@ typedef struct cliff_options {
 typedef struct cliff_row {
     double point; /* as asked; tail_ns / resident step is what came out */
     cliff_result modes[CLIFF_MODES];
+    cliff_result graphs[CLIFF_GRAPHS]; /* cuda, where asked for; [CLIFF_EAGER]: with RKV_FLAG_GRAPHS alone */
     double tail_ns; /* tail bytes / link */
     double bound_ns, bound_launches_ns; /* cuda: the second is the bound beside copies */
     double extra_launches; /* of the ring, beyond the resident step's */

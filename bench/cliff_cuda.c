@@ -144,17 +144,23 @@ static cliff_cuda_setup setup_of(const run *r, cliff_mode mode)
                               .waits = o->waits};
 }
 
-static rkv_status measure_rows(run *r, cliff_cuda_world *w, cliff_mode mode)
+static cliff_result *mode_result(cliff_row *row, uint32_t mode)
+{
+    return &row->modes[mode];
+}
+
+static rkv_status measure_rows(run *r, cliff_cuda_world *w, const char *name, cliff_result *(*of)(cliff_row *, uint32_t),
+                               uint32_t which)
 {
     cliff_curve *c = r->curve;
     rkv_status s = RKV_OK;
     for (uint32_t i = 0; i < c->n_rows && s == RKV_OK; i++) {
         if (r->progress)
-            fprintf(r->progress, "\r%s, %s: point %u of %u, %.0f MB   ", c->options.shape.name, mode_names[mode],
+            fprintf(r->progress, "\r%s, %s: point %u of %u, %.0f MB   ", c->options.shape.name, name,
                     i + 1, c->n_rows, (double)(r->tiles[i] * tile_bytes(&c->options.shape)) * 1e-6);
         s = cliff_cuda_world_grow(w, r->tiles[i]);
         if (s == RKV_OK)
-            s = cliff_cuda_world_measure(w, c->options.warm_steps, c->options.steps, &c->rows[i].modes[mode]);
+            s = cliff_cuda_world_measure(w, c->options.warm_steps, c->options.steps, of(&c->rows[i], which));
     }
     if (r->progress)
         fputc('\n', r->progress);
@@ -186,7 +192,27 @@ static rkv_status run_mode(run *r, cliff_mode mode)
     if (s == RKV_OK && mode == CLIFF_RING)
         s = cliff_cuda_world_sizes(w, &r->curve->sizes);
     if (s == RKV_OK)
-        s = measure_rows(r, w, mode);
+        s = measure_rows(r, w, mode_names[mode], mode_result, mode);
+    cliff_cuda_world_destroy(w);
+    return s;
+}
+
+static cliff_result *graph_result(cliff_row *row, uint32_t graphs)
+{
+    return &row->graphs[graphs];
+}
+
+/* The ring's points once more, in a cache for graphs. */
+static rkv_status run_graphs(run *r, cliff_graphs graphs)
+{
+    static const char *const names[CLIFF_GRAPHS] = {"ring for graphs", "ring, pieces", "ring, one graph"};
+    cliff_cuda_setup setup = setup_of(r, CLIFF_RING);
+    cliff_cuda_world *w = NULL;
+    setup.for_graphs = true;
+    setup.graphs = graphs;
+    rkv_status s = cliff_cuda_world_create(&setup, &w);
+    if (s == RKV_OK)
+        s = measure_rows(r, w, names[graphs], graph_result, graphs);
     cliff_cuda_world_destroy(w);
     return s;
 }
@@ -309,6 +335,8 @@ rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_cu
     for (uint32_t m = 0; m < CLIFF_MODES && s == RKV_OK; m++)
         if (m != CLIFF_OP_LEVEL || !options->no_op_level)
             s = run_mode(&r, (cliff_mode)m);
+    for (uint32_t g = 0; g < CLIFF_GRAPHS && options->graphs && s == RKV_OK; g++)
+        s = run_graphs(&r, (cliff_graphs)g);
     if (s == RKV_OK)
         conclude(out);
     cliff_engine_destroy(r.engine);

@@ -6,6 +6,7 @@
 
 #include "api_internal.h"
 #include "cliff_cuda_device.h"
+#include "cliff_cuda_graph.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 struct cliff_cuda_world {
     cliff_cuda_setup setup;
     rkv_cache *cache;
+    cliff_cuda_graphs *graphs; /* NULL: eager steps */
     cudaStream_t stream;
     cudaEvent_t ends[STEPS_MAX + 1];
     uint64_t n_cells;
@@ -90,6 +92,7 @@ static void fill_params(const cliff_cuda_setup *setup, params *out)
                                 .max_rows = GROW_ROWS,
                                 .tile_cells = CLIFF_TILE_CELLS,
                                 .mode = setup->mode == CLIFF_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
+                                .flags = setup->for_graphs ? RKV_FLAG_GRAPHS : 0,
                                 .ring_bytes = setup->ring_bytes,
                                 .link_bytes_per_s = setup->link_bytes_per_s};
 }
@@ -119,6 +122,8 @@ rkv_status cliff_cuda_world_create(const cliff_cuda_setup *setup, cliff_cuda_wor
     w->setup = *setup;
     w->stream = cliff_engine_stream(setup->engine);
     rkv_status s = make_cache(w);
+    if (s == RKV_OK && setup->graphs != CLIFF_EAGER)
+        s = cliff_cuda_graphs_create(setup->graphs, setup->shape, setup->engine, w->cache, &w->graphs);
     for (uint32_t i = 0; i <= STEPS_MAX && s == RKV_OK; i++)
         s = CLIFF_CUDA(cudaEventCreate(&w->ends[i]));
     if (s != RKV_OK)
@@ -136,6 +141,7 @@ void cliff_cuda_world_destroy(cliff_cuda_world *w)
     for (uint32_t i = 0; i <= STEPS_MAX; i++)
         if (w->ends[i])
             cudaEventDestroy(w->ends[i]);
+    cliff_cuda_graphs_destroy(w->graphs);
     rkv_cache_destroy(w->cache); /* and the executor, which it owns */
     free(w);
 }
@@ -187,15 +193,21 @@ static rkv_status decode_site(cliff_cuda_world *w, uint32_t site)
     return s;
 }
 
+static rkv_status decode_sites(cliff_cuda_world *w)
+{
+    rkv_status s = RKV_OK;
+    for (uint32_t i = 0; i < w->setup.shape->n_sites && s == RKV_OK; i++)
+        s = decode_site(w, i);
+    return s == RKV_OK ? cliff_engine_head(w->setup.engine) : s;
+}
+
 static rkv_status decode_step(cliff_cuda_world *w)
 {
     const rkv_batch_entry entry = {.struct_size = sizeof entry, .n_rows = 1, .n_new_cells = 1};
     const rkv_batch batch = {.struct_size = sizeof batch, .n_entries = 1, .entries = &entry};
     rkv_status s = rkv_step_begin(w->cache, &batch);
-    for (uint32_t i = 0; i < w->setup.shape->n_sites && s == RKV_OK; i++)
-        s = decode_site(w, i);
     if (s == RKV_OK)
-        s = cliff_engine_head(w->setup.engine);
+        s = w->graphs ? cliff_cuda_graphs_step(w->graphs, &w->products_host_ns) : decode_sites(w);
     if (s == RKV_OK)
         s = rkv_step_end(w->cache, NULL, w->stream);
     if (s == RKV_OK && w->setup.waits)

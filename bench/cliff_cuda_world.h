@@ -12,6 +12,8 @@ typedef struct cliff_cuda_setup {
     cliff_engine *engine;
     const cliff_shape *shape; /* compute_ns: measured, or 0 */
     cliff_mode mode;
+    bool for_graphs;          /* RKV_FLAG_GRAPHS */
+    cliff_graphs graphs;
     double repeat;            /* of H2D copies */
     uint64_t link_bytes_per_s;
     uint64_t ring_bytes;      /* 0: as the library chooses */

@@ -54,6 +54,7 @@ static const char help[] =
     "* --tail-gib X         largest tail, cuda; points beyond are cut to it (16, or\n"
     "                       what fits on the GPU when all is resident)\n"
     "* --window-tiles N      tiles of a streaming layer that stay on the device (16)\n"
+    "* --graphs             the ring once more: products, and whole steps, as CUDA graphs; cuda\n"
     "* --no-op-level        leave that mode out: it is slow where the tail is large; cuda\n"
     "* --wait               the host waits for each step before it begins the next\n"
     "* --steps N            measured steps a point (32; host: 16; cuda: 24)\n"
@@ -72,7 +73,7 @@ typedef struct arguments {
 
 enum {
     O_EXECUTOR = 1, O_SHAPE, O_SITES, O_EVERY, O_KV_HEADS, O_HEAD_DIM, O_COMPUTE, O_HEAD, O_JITTER, O_LINK,
-    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_HELP
+    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_GRAPHS, O_HELP
 };
 
 static const struct option long_options[] = {
@@ -84,6 +85,7 @@ static const struct option long_options[] = {
     {"seed", 1, NULL, O_SEED},          {"json", 1, NULL, O_JSON},       {"svg", 1, NULL, O_SVG},
     {"tail-gib", 1, NULL, O_TAIL},      {"commit", 1, NULL, O_COMMIT},
     {"window-tiles", 1, NULL, O_WINDOW}, {"no-op-level", 0, NULL, O_NO_OP},
+    {"graphs", 0, NULL, O_GRAPHS},
     {"wait", 0, NULL, O_WAIT},          {"help", 0, NULL, O_HELP},       {NULL, 0, NULL, 0}};
 
 /* A number in [low, high], or a sentence and false. */
@@ -199,6 +201,7 @@ static bool one_option(int o, const char *name, const char *text, arguments *a)
     case O_WAIT: a->options.waits = true; return true;
     case O_WINDOW: return count(name, text, 1 << 20, &a->options.window_tiles);
     case O_NO_OP: a->options.no_op_level = true; return true;
+    case O_GRAPHS: a->options.graphs = true; return true;
     default: return machine_option(o, name, text, &a->options);
     }
 }

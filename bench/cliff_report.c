@@ -270,6 +270,11 @@ static void json_row(json *j, const cliff_row *r)
     json_mode(j, "resident", &r->modes[CLIFF_RESIDENT]);
     json_mode(j, "op_level", &r->modes[CLIFF_OP_LEVEL]);
     json_mode(j, "ring", &r->modes[CLIFF_RING]);
+    if (r->graphs[CLIFF_WHOLE].step_ns > 0) {
+        json_mode(j, "ring_for_graphs", &r->graphs[CLIFF_EAGER]);
+        json_mode(j, "ring_in_pieces", &r->graphs[CLIFF_PIECES]);
+        json_mode(j, "ring_as_graph", &r->graphs[CLIFF_WHOLE]);
+    }
     json_close(j, '}');
 }
 

@@ -76,8 +76,34 @@ static void print_summary(const cliff_curve *c, FILE *f)
     }
 }
 
+/* Each over its own bound: tails differ by the tiles that wait to enter. */
+static void print_graphs(const cliff_curve *c, FILE *f)
+{
+    static const char *const names[CLIFF_GRAPHS] = {"eager", "pieces", "graph"};
+    fprintf(f, "\nThe ring in a cache for graphs: eager; products captured in pieces; the whole step as one graph\n");
+    fprintf(f, "%9s %9s", "tail MB", "ring ms");
+    for (uint32_t g = 0; g < CLIFF_GRAPHS; g++)
+        fprintf(f, " %9s %7s %8s %8s", names[g], "/bound", "issue us", "library");
+    fputc('\n', f);
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        const cliff_row *r = &c->rows[i];
+        fprintf(f, "%9.1f %9.3f", (double)r->modes[CLIFF_RING].list_bytes * MB, r->modes[CLIFF_RING].step_ns * MS);
+        for (uint32_t g = 0; g < CLIFF_GRAPHS; g++) {
+            const cliff_result *x = &r->graphs[g];
+            const double link_ns = (double)x->list_bytes * 1e9 / c->link_bytes_per_s;
+            const double resident_ns = r->modes[CLIFF_RESIDENT].step_ns;
+            fprintf(f, " %9.3f %7.3f %8.0f %8.0f", x->step_ns * MS,
+                    x->step_ns / (link_ns > resident_ns ? link_ns : resident_ns), x->issue_ns * US,
+                    (x->issue_ns - x->products_issue_ns) * US);
+        }
+        fputc('\n', f);
+    }
+}
+
 void cliff_print_steps(const cliff_curve *c, FILE *f)
 {
+    if (c->options.graphs)
+        print_graphs(c, f);
     print_spread(c, f);
     print_reports(c, f);
     print_summary(c, f);

@@ -43,6 +43,8 @@ typedef struct cliff_shape {
 } cliff_shape;
 
 typedef enum { CLIFF_RESIDENT, CLIFF_OP_LEVEL, CLIFF_RING, CLIFF_MODES } cliff_mode;
+/* cuda: the ring's steps with what is captured as CUDA graphs. */
+typedef enum { CLIFF_EAGER, CLIFF_PIECES, CLIFF_WHOLE, CLIFF_GRAPHS } cliff_graphs;
 typedef enum { CLIFF_SIM, CLIFF_HOST, CLIFF_CUDA } cliff_executor; /* the last one: cliff_cuda.h */
 
 typedef struct cliff_machine {

@@ -321,11 +321,13 @@ static void fill_site(fx *w, uint32_t site)
     float *x = malloc(sizeof(float) * 64 * 1024);
     for (uint32_t i = 0; i < w->n_entries; i++)
         n_new += w->entries[i].is_query ? 0 : w->entries[i].rows;
-    w->q[site] = tensor_make(w, w->n_rows, sp->n_q_heads, lp->head_dim_k);
-    w->k[site] = tensor_make(w, n_new, lp->n_kv_heads, lp->head_dim_k);
-    w->v[site] = tensor_make(w, n_new, lp->n_kv_heads, dv);
-    w->out[site] = tensor_make(w, w->n_rows, sp->n_q_heads, dv);
-    w->lse[site] = keep(w, sizeof(float) * w->n_rows * sp->n_q_heads);
+    if (!w->is_fixed || w->q[site].rows != w->n_rows || w->k[site].rows != n_new) {
+        w->q[site] = tensor_make(w, w->n_rows, sp->n_q_heads, lp->head_dim_k);
+        w->k[site] = tensor_make(w, n_new, lp->n_kv_heads, lp->head_dim_k);
+        w->v[site] = tensor_make(w, n_new, lp->n_kv_heads, dv);
+        w->out[site] = tensor_make(w, w->n_rows, sp->n_q_heads, dv);
+        w->lse[site] = keep(w, sizeof(float) * w->n_rows * sp->n_q_heads);
+    }
     for (uint32_t i = 0; i < w->n_entries; i++)
         for (uint32_t r = 0; r < w->entries[i].rows; r++, row++) {
             const uint64_t tag = w->entries[i].tag + r;
@@ -338,17 +340,24 @@ static void fill_site(fx *w, uint32_t site)
             fx_values(tag, sp->kv_layer, 'v', lp->n_kv_heads * dv, x);
             put(&w->v[site], cell++, x);
         }
-    w->site_sinks[site] = NULL;
-    if (w->model.sinks[site]) {
+    w->site_sinks[site] = w->is_fixed ? w->site_sinks[site] : NULL;
+    if (w->model.sinks[site] && !w->site_sinks[site]) {
         w->site_sinks[site] = keep(w, sizeof(float) * sp->n_q_heads);
         fx_values(site, 0, 's', sp->n_q_heads, w->site_sinks[site]);
     }
     free(x);
 }
 
+void fx_fill(fx *w)
+{
+    for (uint32_t site = 0; site < w->model.n_sites; site++)
+        fill_site(w, site);
+}
+
 rkv_status fx_attend(fx *w, uint32_t site)
 {
-    fill_site(w, site);
+    if (!w->is_fixed)
+        fill_site(w, site);
     const bool stores = is_first_site(w, site) && w->k[site].rows > 0;
     rkv_attend_params p = {.struct_size = sizeof p,
                            .site = site,

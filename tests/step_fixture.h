@@ -82,6 +82,7 @@ typedef struct fx {
     rkvi_device *dev, *core; /* core: below a checker */
     rkv_type tensor_type;    /* 0: f32 */
     bool is_strided;
+    bool is_fixed; /* tensors stay where they are while the number of rows does */
     void *stream;
     fx_cell *cells[FX_SEQS];
     uint64_t n_cells[FX_SEQS];
@@ -114,6 +115,7 @@ void fx_close(fx *w);
 /* One step, as calls.  A status is returned as it comes. */
 rkv_status fx_begin(fx *w, const fx_entry *entries, uint32_t n);
 rkv_status fx_attend(fx *w, uint32_t site);
+void fx_fill(fx *w); /* fixed tensors, of the step that is begun */
 rkv_status fx_end(fx *w, const fx_entry *next, uint32_t n_next);
 rkv_status fx_abort(fx *w);
 rkv_status fx_sync(fx *w); /* the results may be read */

@@ -263,7 +263,8 @@ static rkv_status cuda_fill(rkvi_device *d, void *dst, int byte, size_t bytes, v
 static rkv_status cuda_launch(rkvi_device *d, const rkvi_launch *l, void *stream)
 {
     static const char *const names[] = {"launch of open", "launch of store", "launch of decode",
-                                        "launch of prefill", "launch of merge"};
+                                        "launch of prefill", "launch of merge", "launch of patch",
+                                        "launch of rotate", "launch of tree", "launch of move"};
     if (l->op >= RKVI_OP_COUNT || l->args_bytes > RKVI_ARGS_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "launch of op %u with %u bytes of arguments", l->op,
                          l->args_bytes);

@@ -87,6 +87,7 @@ int rkvk_launch(uint32_t op, const void *args, uint64_t grid, void *stream)
     case RKVI_OP_DECODE: return rkvk_launch_decode(args, grid, stream);
     case RKVI_OP_PREFILL: return rkvk_launch_prefill(args, grid, stream);
     case RKVI_OP_MERGE: return rkvk_launch_merge(args, grid, stream);
+    case RKVI_OP_PATCH: return rkvk_launch_patch(args, grid, stream);
     case RKVI_OP_ROTATE: return rkvk_launch_rotate(args, grid, stream);
     case RKVI_OP_TREE: return rkvk_launch_tree(args, grid, stream);
     case RKVI_OP_MOVE: return rkvk_launch_move(args, grid, stream);

@@ -15,6 +15,7 @@
 #define OPEN_THREADS 256u
 #define OPEN_BLOCK_BYTES 16384u /* one block zeroes so much */
 #define STORE_WARPS 4u
+#define PATCH_THREADS 64u
 #define FLOAT_MAX 0x1.fffffep127f
 
 /* ------------------------------------------------------------------- open */
@@ -199,6 +200,25 @@ extern "C" int rkvk_launch_store(const rkvi_store_args *a, uint64_t grid, void *
     return rkvk_run_early(rkvk_store, a, n_warps, rkvk_grid(n_blocks), dim3(STORE_WARPS * 32), 0, stream);
 }
 
+/* ------------------------------------------------------------------ patch */
+
+static __global__ void __launch_bounds__(PATCH_THREADS)
+    rkvk_patch(const rkvi_patch_args a, const uint64_t n_blocks)
+{
+    const uint64_t block = rkvk_block();
+    if (block >= n_blocks)
+        return;
+    const rkvi_patch p = a.patches[block];
+    for (uint64_t i = threadIdx.x * 16u; i < p.bytes; i += PATCH_THREADS * 16u)
+        *(uint4 *)(a.dst + p.to + i) = *(const uint4 *)(a.src + p.from + i);
+    __threadfence(); /* a kernel behind it may read tables before it waits for this one */
+}
+
+extern "C" int rkvk_launch_patch(const rkvi_patch_args *a, uint64_t grid, void *stream)
+{
+    return grid ? rkvk_run(rkvk_patch, a, grid, rkvk_grid(grid), dim3(PATCH_THREADS), 0, stream) : 0;
+}
+
 /* ------------------------------------------------------------------ delay */
 
 /* By the device's wall clock, which ticks coarsely (about a microsecond). */
@@ -220,7 +240,7 @@ extern "C" int rkvk_launch_delay(int64_t ns, void *stream)
 
 extern "C" int rkvk_prepare_store(void)
 {
-    const void *const kernels[] = {(const void *)rkvk_open, (const void *)rkvk_store,
+    const void *const kernels[] = {(const void *)rkvk_open, (const void *)rkvk_store, (const void *)rkvk_patch,
                                    (const void *)rkvk_delay};
     int e = 0;
     for (unsigned i = 0; i < sizeof kernels / sizeof *kernels && e == 0; i++)

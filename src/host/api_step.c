@@ -101,7 +101,8 @@ rkv_status rkv_step_start(rkv_cache *cache, void *stream)
 
 static rkv_status check_order(const rkv_cache *cache, uint32_t site)
 {
-    const uint32_t next = rkvi_step_next_site(cache), n = rkvi_handle_config(cache)->n_sites;
+    const uint32_t n = rkvi_handle_config(cache)->n_sites;
+    const uint32_t next = rkvi_step_captures(cache) ? rkvi_step_capture_site(cache) : rkvi_step_next_site(cache);
     if (site == next)
         return RKV_OK;
     if (next == n)
@@ -132,6 +133,8 @@ rkv_status rkv_step_end(rkv_cache *cache, const rkv_batch *next, void *stream)
         return rkvi_api_told(__func__, s);
     s = rkvi_api_need_step(cache);
     const uint32_t n = rkvi_handle_config(cache)->n_sites;
+    if (s == RKV_OK && rkvi_step_captures(cache))
+        s = rkvi_fail(RKV_E_STATE, "a capture is under way: end it, and replay it, before the step ends");
     if (s == RKV_OK && rkvi_step_next_site(cache) != n)
         s = rkvi_fail(RKV_E_STATE, "the step has attended %u of %u sites; it stays open",
                       rkvi_step_next_site(cache), n);

@@ -556,6 +556,7 @@ static void undo_move(rkvi_cache *c, rkvi_move *m)
 
 void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
 {
+    c->layout++;
     for (uint32_t i = c->n_moves; i-- > 0;)
         undo_move(c, &c->moves[i]);
     settle_promotions(c);
@@ -574,13 +575,23 @@ void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch)
     c->n_moves = 0;
 }
 
+/* Steps whose attends are captured name the tail's tile-layers: so those with a
+ * place of their own enter it together, once in T/2 steps. */
+static uint64_t enter_step(const rkvi_cache *c, const rkvi_move *m, const rkvi_tile_layer *l)
+{
+    const uint64_t step = c->step + (m->in_step ? 1 : 2);
+    if (!(c->cfg->flags & RKV_FLAG_GRAPHS) || m->in_step || l->device_place == RKVI_NO_PLACE)
+        return step;
+    return rkvi_align_up(step, c->cfg->tile_cells / 2);
+}
+
 void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
     c->layers[m->layer].n_window -= l->state == RKVI_IN_WINDOW;
     rkvi_tile_apply(l, RKVI_TILE_LEAVE);
     l->is_due = false;
-    l->enter_step = c->step + (m->in_step ? 1 : 2);
+    l->enter_step = enter_step(c, m, l);
     l->host_valid = true;
     if (!m->has_copy)
         l->out_mark = out_mark;

@@ -102,6 +102,8 @@ typedef struct rkvi_cache {
     rkvi_layer_state *layers;
     rkvi_arena *arena;
     uint64_t step;           /* begins so far; the open step's number */
+    uint64_t layout;         /* rises with whatever changes in sequences and addresses, but for cells
+                              * that a step appends */
     uint64_t compute_mark;   /* newest mark of the compute timeline */
     rkvi_transit *transit;   /* 2 halves of the ring of transit, then one per shared KV layer */
     uint32_t *transit_of;    /* [layer] which, this step */

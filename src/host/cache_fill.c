@@ -112,6 +112,7 @@ static void cover(rkvi_cache *c, const rkvi_seq *s)
 void rkvi_cache_fill_replace(rkvi_cache *c, uint32_t sequence, rkvi_seq *with)
 {
     rkvi_seq *s = &c->seqs[sequence];
+    c->layout++;
     c->n_segments += with->n_segments;
     c->n_segments -= s->n_segments;
     cover(c, with);

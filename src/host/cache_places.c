@@ -123,6 +123,7 @@ void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
     }
     l->device_place = RKVI_NO_PLACE;
     l->device_addr = 0;
+    c->layout++;
 }
 
 void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
@@ -135,9 +136,28 @@ void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
     l->out_mark = 0;
 }
 
+/* What waits for others to enter the tail with gives its place when it is
+ * needed; marks order who takes it. */
+static void enter_early(rkvi_cache *c, uint32_t layer)
+{
+    for (uint32_t i = 0; i < c->n_leaving; i++) {
+        const rkvi_leaving v = c->leaving[i];
+        rkvi_tile_layer *l = rkvi_cache_tile_layer(c, v.tile, v.layer);
+        if (v.layer != layer || c->tiles.tiles[v.tile].serial != v.serial || l->state != RKVI_LEAVING)
+            continue;
+        rkvi_tile_apply(l, RKVI_TILE_ENTER);
+        rkvi_cache_give_device(c, layer, l);
+        c->layers[layer].n_tail++;
+    }
+}
+
 rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_place)
 {
     *out_place = rkvi_pool_take(&c->layers[layer].device);
+    if (*out_place == RKVI_NO_PLACE && (c->cfg->flags & RKV_FLAG_GRAPHS)) {
+        enter_early(c, layer);
+        *out_place = rkvi_pool_take(&c->layers[layer].device);
+    }
     if (*out_place != RKVI_NO_PLACE)
         return RKV_OK;
     return rkvi_fail(RKV_E_DEVICE_LIMIT,
@@ -148,6 +168,7 @@ rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_p
 
 void rkvi_cache_set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place)
 {
+    c->layout++;
     l->device_place = place;
     l->device_addr = (uint64_t)(uintptr_t)rkvi_pool_at(&c->layers[layer].device, place);
 }

@@ -10,6 +10,7 @@ rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t 
     rkv_status st = to < rkvi_seq_pos_end(s) ? rkvi_seq_reserve(s, 0, 0) : RKV_OK;
     if (st != RKV_OK)
         return st;
+    c->layout++;
     c->n_segments -= s->n_segments;
     const uint32_t gone = rkvi_seq_remove(s, from, to);
     c->n_segments += s->n_segments;
@@ -25,6 +26,7 @@ rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t 
 void rkvi_cache_sequence_accept(rkvi_cache *c, uint32_t sequence, const uint32_t *cells, uint32_t n)
 {
     rkvi_seq *s = &c->seqs[sequence];
+    c->layout++;
     c->n_segments -= s->n_segments;
     const uint32_t gone = rkvi_seq_accept(s, cells, n, c->cfg->tile_cells);
     c->n_segments += s->n_segments;
@@ -47,6 +49,7 @@ rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, 
     rkv_status st = rkvi_seq_reserve(d, most, most);
     if (st != RKV_OK)
         return st;
+    c->layout++;
     c->n_segments -= d->n_segments;
     const uint32_t added = rkvi_seq_share(d, s, from, to);
     c->n_segments += d->n_segments;

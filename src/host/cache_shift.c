@@ -39,6 +39,7 @@ rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t f
     if (s != RKV_OK)
         return s;
     c->n_segments -= c->seqs[sequence].n_segments;
+    c->layout++;
     rkvi_seq_shift(&c->seqs[sequence], from, to, delta);
     rkvi_cache_look_from_start(c, sequence);
     c->n_segments += c->seqs[sequence].n_segments;

@@ -54,6 +54,8 @@ typedef struct rkvi_site_config {
 #define RKVI_PREFILL_ROWS 128u      /* rows of a prefill work item */
 #define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over a batch's sequences */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
+#define RKVI_GRAPH_ITEMS 2048u      /* empty work items of a launch that can be captured */
+#define RKVI_PIECE_BYTES 256u       /* tables are compared and sent in such pieces, where graphs read them */
 
 /* Partials that a decode row over so many leaves needs when its launches come
  * in order of leaves, besides whole runs.  With b = bits of the number:
@@ -95,7 +97,9 @@ typedef struct rkvi_config {
     uint64_t transit_tiles;     /* new tiles that can pass through one step: max_rows / T */
     uint64_t partial_slots;     /* rows x nodes: partials of one row, all query heads */
     uint64_t partial_bytes;
-    uint64_t table_bytes;       /* of one step's device tables; steps_ahead of them */
+    uint64_t table_bytes;       /* of one step's device tables */
+    uint64_t upload_bytes;      /* a step's tables, or what changed in them: steps_ahead of these */
+    uint64_t device_table_bytes;/* all of them, and the fixed ones that graphs read */
     uint64_t device_bytes;      /* the sum */
     uint64_t device_limit_bytes, host_limit_bytes;
     uint64_t device_extent_bytes; /* least memory of a KV layer that is allocated at a time */

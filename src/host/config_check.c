@@ -80,13 +80,15 @@ static rkv_status check_counts(const rkvi_config *cfg)
 static rkv_status check_choices(const rkv_cache_params *p)
 {
     const uint32_t flags =
-        RKV_FLAG_NO_JOIN | RKV_FLAG_NO_PREDICT | RKV_FLAG_NO_PROMOTE | RKV_FLAG_NO_HUGE_PAGES;
+        RKV_FLAG_NO_JOIN | RKV_FLAG_NO_PREDICT | RKV_FLAG_NO_PROMOTE | RKV_FLAG_NO_HUGE_PAGES | RKV_FLAG_GRAPHS;
     if (p->mode != RKV_MODE_RING && p->mode != RKV_MODE_OP_LEVEL)
         return rkvi_fail(RKV_E_ARGUMENT, "mode is %u; use RKV_MODE_RING (0) or RKV_MODE_OP_LEVEL (1)",
                          p->mode);
     if (p->flags & ~flags)
         return rkvi_fail(RKV_E_ARGUMENT, "flags is 0x%x; only the bits 0x%x are known", p->flags,
                          flags);
+    if ((p->flags & RKV_FLAG_GRAPHS) && p->mode != RKV_MODE_RING)
+        return rkvi_fail(RKV_E_UNSUPPORTED, "RKV_FLAG_GRAPHS goes with RKV_MODE_RING alone");
     if (p->numa < RKV_NUMA_OFF || p->numa > NUMA_NODE_MAX + 1)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "numa is %d; use RKV_NUMA_DEVICE (0), RKV_NUMA_OFF (-1), or node + 1 up to %d",

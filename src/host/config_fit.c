@@ -167,7 +167,7 @@ rkv_status rkvi_config_would_fit(rkvi_config *cfg, const rkvi_wish *wish, rkvi_w
 
 static rkv_status advise_device(const rkvi_config *cfg, const rkvi_would_fit *would)
 {
-    const uint64_t workspace = cfg->partial_bytes + cfg->turned_bytes + cfg->steps_ahead * cfg->table_bytes;
+    const uint64_t workspace = cfg->partial_bytes + cfg->turned_bytes + cfg->device_table_bytes;
     const char *what = cfg->asked_device_limit_bytes ? "free device memory" : "device limit";
     return rkvi_fail(
         RKV_E_DEVICE_LIMIT,
@@ -222,18 +222,18 @@ static uint64_t free_zone_cells(const rkvi_config *cfg)
 
 static void fill_estimate(const rkvi_config *cfg, const rkvi_would_fit *would, rkv_estimate *out)
 {
-    const uint64_t tables = cfg->steps_ahead * cfg->table_bytes;
+    const uint64_t mirrors = cfg->steps_ahead * cfg->upload_bytes;
     *out = (rkv_estimate){
         .struct_size = sizeof *out,
         .device_window_bytes = cfg->window_bytes,
         .device_ring_bytes = cfg->ring_bytes,
         .device_active_bytes = cfg->active_bytes,
         .device_transit_bytes = cfg->transit_bytes,
-        .device_workspace_bytes = cfg->partial_bytes + cfg->turned_bytes + tables,
+        .device_workspace_bytes = cfg->partial_bytes + cfg->turned_bytes + cfg->device_table_bytes,
         .device_bytes = cfg->device_bytes,
         .device_limit_bytes = cfg->device_limit_bytes,
         .host_tail_bytes = cfg->host_tail_bytes,
-        .host_mirror_bytes = tables,
+        .host_mirror_bytes = mirrors,
         .host_limit_bytes = cfg->host_limit_bytes,
         .capacity_cells = cfg->capacity_cells,
         .largest_capacity_cells = would->capacity_cells,

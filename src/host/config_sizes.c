@@ -94,7 +94,8 @@ static uint64_t window_tiles(const rkvi_config *cfg, const rkvi_layer_config *la
 static uint64_t extra_places(sum *x, const rkvi_config *cfg)
 {
     const uint64_t lag_tiles = rkvi_div_up(cfg->draft_rows, cfg->tile_cells);
-    return mul(x, cfg->n_sequences, 2 * lag_tiles + 3);
+    /* Graphs: the tail changes once in T/2 steps, so one more is leaving. */
+    return mul(x, cfg->n_sequences, 2 * lag_tiles + 3 + ((cfg->flags & RKV_FLAG_GRAPHS) != 0));
 }
 
 /* Device memory of a KV layer with a tail comes in up to 16 extents, so that a
@@ -252,6 +253,15 @@ static void size_turned(sum *x, rkvi_config *cfg)
     cfg->turned_bytes = rkvi_align_up(mul(x, cfg->max_turns, mul(x, cfg->turned_floats, sizeof(float))), TABLE_ALIGN);
 }
 
+/* What rkvi_ring_launch_bytes says; 0: one tile-layer. */
+static uint64_t launch_bytes(const rkvi_config *cfg)
+{
+    const uint64_t ring = cfg->ring_bytes, one = cfg->largest_tile_layer_bytes;
+    if (cfg->flags & RKV_FLAG_GRAPHS)
+        return ring / 5 >= one ? (ring - 3 * one) / 2 : 0;
+    return ring / 2 >= one ? ring / 2 : 0;
+}
+
 /* Most attend launches of a site: one a tile in op-level, and where a launch may
  * not read half the ring; else one for as many whole tile-layers as a copy and
  * half the ring hold (as plan cuts them). */
@@ -260,8 +270,8 @@ static uint64_t max_launches(sum *x, const rkvi_config *cfg, const rkvi_layer_co
     uint64_t group = 0;
     if (!layer->has_tail)
         return 1;
-    if (cfg->mode == RKV_MODE_RING && cfg->ring_bytes / 2 >= cfg->largest_tile_layer_bytes)
-        group = smaller(cfg->copy_bytes, cfg->ring_bytes / 2);
+    if (cfg->mode == RKV_MODE_RING)
+        group = smaller(cfg->copy_bytes, launch_bytes(cfg));
     return add(x, rkvi_div_up(cfg->capacity_tiles, larger(group / layer->geom.bytes, 1)), 2);
 }
 
@@ -296,6 +306,13 @@ static void size_site_tables(sum *x, rkvi_config *cfg)
     const uint64_t shared = n_seq > 1 ? smaller(cfg->partial_slots, mul(x, n_seq, cfg->max_spans)) : 0;
     cfg->max_nodes_site = add(x, add(x, decode_items, shared), add(x, merges, row_blocks));
     cfg->max_nodes_site = add(x, cfg->max_nodes_site, smaller(cfg->tree_slots, n_seq + row_blocks));
+    /* Launches that are captured are filled up with empty items and merges. */
+    if (cfg->flags & RKV_FLAG_GRAPHS) {
+        const uint64_t items = add(x, RKVI_GRAPH_ITEMS + 8 * n_seq, mul(x, launches, 8));
+        cfg->max_items_site = add(x, cfg->max_items_site, items);
+        cfg->max_merges_site = mul(x, cfg->max_merges_site, 2);
+        cfg->max_nodes_site = add(x, cfg->max_nodes_site, add(x, items, cfg->max_merges_site));
+    }
 }
 
 static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
@@ -343,6 +360,12 @@ static void size_tables(sum *x, rkvi_config *cfg)
     for (uint32_t i = 0; i < cfg->n_ropes; i++)
         step = add(x, step, table(x, mul(x, n_angles, cfg->ropes[i].n), 2 * sizeof(float)));
     cfg->table_bytes = add(x, step, mul(x, cfg->n_sites, a_site));
+    cfg->upload_bytes = cfg->device_table_bytes = cfg->table_bytes;
+    if (cfg->flags & RKV_FLAG_GRAPHS) /* in pieces, each with its rkvi_patch */
+        cfg->upload_bytes = add(x, cfg->table_bytes, table(x, cfg->table_bytes / RKVI_PIECE_BYTES, sizeof(rkvi_patch)));
+    cfg->device_table_bytes = mul(x, cfg->steps_ahead, cfg->upload_bytes);
+    if (cfg->flags & RKV_FLAG_GRAPHS)
+        cfg->device_table_bytes = add(x, cfg->device_table_bytes, cfg->table_bytes);
 }
 
 /* -------------------------------------------------------------------- all */
@@ -361,7 +384,7 @@ static void size_sum(sum *x, rkvi_config *cfg)
     bytes = add(x, bytes, cfg->ring_bytes);
     bytes = add(x, bytes, cfg->transit_bytes);
     bytes = add(x, bytes, add(x, cfg->partial_bytes, cfg->turned_bytes));
-    cfg->device_bytes = add(x, bytes, mul(x, cfg->steps_ahead, cfg->table_bytes));
+    cfg->device_bytes = add(x, bytes, cfg->device_table_bytes);
 }
 
 rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial)

@@ -79,6 +79,11 @@ typedef struct rkvi_launch {
     uint64_t cost_bytes;     /* device memory it reads: its time in device_sim */
     const rkvi_range *ranges;
     size_t n_ranges;
+    /* Captured, what the launch touches may differ from replay to replay: where
+     * given, and the executor wants ranges, it is asked at each launch of the
+     * graph.  The list is valid until the next call. */
+    const rkvi_range *(*ranges_now)(void *arg, size_t *out_n);
+    void *ranges_arg;
 } rkvi_launch;
 #define RKVI_ARGS_MAX 512
 

@@ -377,6 +377,24 @@ static void free_ops(rkvi_devop **ops, size_t n)
     free(ops);
 }
 
+/* A captured operation once more, with what it touches now. */
+static rkvi_devop *clone_now(rkvi_core *c, const rkvi_devop *op)
+{
+    size_t n = 0;
+    if (op->kind != RKVI_DEVOP_LAUNCH || !op->u.launch.ranges_now)
+        return rkvi_devop_clone(c, op);
+    const rkvi_range *ranges = op->u.launch.ranges_now(op->u.launch.ranges_arg, &n);
+    rkvi_devop *copy = rkvi_devop_new(c, op->kind, op->args_bytes, n);
+    if (!copy)
+        return NULL;
+    copy->site = op->site;
+    copy->u = op->u;
+    memcpy(copy->data, op->data, op->args_bytes);
+    if (n)
+        memcpy(rkvi_devop_ranges(copy), ranges, n * sizeof *ranges);
+    return copy;
+}
+
 /* Room for a launch: the list's operations, a wait before and a record after
  * them; a mark per slot, and one for the end.  All or nothing. */
 static bool prepare(rkvi_core *c, const rkvi_graph *graph, rkvi_devop ***out_ops, rkvi_mark ***out_marks)
@@ -386,7 +404,7 @@ static bool prepare(rkvi_core *c, const rkvi_graph *graph, rkvi_devop ***out_ops
     rkvi_mark **marks = calloc(n_slots + 1, sizeof *marks);
     bool ok = ops && marks;
     for (size_t i = 0; ok && i < n; i++)
-        ok = (ops[i] = rkvi_devop_clone(c, graph->list.at[i].op)) != NULL;
+        ok = (ops[i] = clone_now(c, graph->list.at[i].op)) != NULL;
     for (size_t i = 0; ok && i <= n_slots; i++)
         ok = (marks[i] = rkvi_mark_new(c)) != NULL;
     ok = ok && (ops[n] = rkvi_devop_new(c, RKVI_DEVOP_WAIT, 0, 0)) != NULL &&

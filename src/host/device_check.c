@@ -439,7 +439,9 @@ static rkv_status check_launch(rkvi_device *d, const rkvi_launch *launch, void *
         const check_work work = {.what = "launch",
                                  .site = rkvi_call_site,
                                  .ranges = launch->ranges,
-                                 .n_ranges = launch->ranges ? launch->n_ranges : 0};
+                                 .n_ranges = launch->ranges ? launch->n_ranges : 0,
+                                 .ranges_now = launch->ranges_now,
+                                 .ranges_arg = launch->ranges_arg};
         st = note_work(c, s, &work);
     }
     pthread_mutex_unlock(&c->lock);

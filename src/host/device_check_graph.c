@@ -232,6 +232,14 @@ rkv_status rkvi_check_capture_end(rkvi_device *d, void *stream, rkvi_graph **out
     return st;
 }
 
+static void run_now(check_device *c, check_lane *lane, const check_work *captured)
+{
+    check_work work = *captured;
+    if (work.ranges_now)
+        work.ranges = work.ranges_now(work.ranges_arg, &work.n_ranges);
+    rkvi_check_run(c, lane, &work);
+}
+
 static void replay(check_device *c, check_graph *g, check_stream *s)
 {
     rkvi_clock_join(&s->lane.clock, &rkvi_check_thread(c)->lane.clock);
@@ -240,7 +248,7 @@ static void replay(check_device *c, check_graph *g, check_stream *s)
         const command *cmd = &g->list.at[i];
         check_lane *lane = cmd->stream ? &g->lanes[cmd->stream] : &s->lane;
         if (cmd->kind == COMMAND_WORK)
-            rkvi_check_run(c, lane, &cmd->work);
+            run_now(c, lane, &cmd->work);
         else if (cmd->kind == COMMAND_RECORD)
             g->slots[cmd->slot] = lane->clock;
         else

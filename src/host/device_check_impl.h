@@ -74,6 +74,8 @@ typedef struct check_work {
     rkvi_copy copy;
     const rkvi_range *ranges;
     size_t n_ranges;
+    const rkvi_range *(*ranges_now)(void *arg, size_t *out_n); /* captured: rkvi_launch */
+    void *ranges_arg;
 } check_work;
 
 typedef struct check_device {

@@ -156,6 +156,8 @@ typedef struct rkvi_devop {
         struct {
             uint32_t op;
             uint64_t grid;
+            const rkvi_range *(*ranges_now)(void *arg, size_t *out_n);
+            void *ranges_arg;
             uint64_t cost_bytes;
         } launch;
         struct {

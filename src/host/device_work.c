@@ -278,6 +278,8 @@ rkv_status rkvi_core_launch(rkvi_device *d, const rkvi_launch *launch, void *str
     if (op) {
         op->u.launch.op = launch->op;
         op->u.launch.grid = launch->grid;
+        op->u.launch.ranges_now = d->wants_ranges ? launch->ranges_now : NULL;
+        op->u.launch.ranges_arg = launch->ranges_arg;
         op->u.launch.cost_bytes = launch->cost_bytes;
         if (launch->args_bytes)
             memcpy(op->data, launch->args, launch->args_bytes);

@@ -47,6 +47,7 @@ typedef enum {
     RKVI_OP_DECODE,  /* partials of aligned runs of leaves */
     RKVI_OP_PREFILL, /* states of rows, leaves in order */
     RKVI_OP_MERGE,   /* nodes of a row to one node, or to the output */
+    RKVI_OP_PATCH,   /* pieces of the step's tables that changed, into place */
     RKVI_OP_ROTATE,  /* q turned back, for leaves whose positions were shifted */
     RKVI_OP_TREE,    /* partials over an entry's own new cells, under a mask */
     RKVI_OP_MOVE,    /* accepted cells of a token tree to their places */
@@ -204,6 +205,17 @@ typedef struct rkvi_open_args {
     uint64_t bytes;             /* of a tile-layer */
 } rkvi_open_args;
 
+/* Piece i: `bytes` (a multiple of 16) from src + from to dst + to.  grid = number
+ * of pieces, none of which overlap. */
+typedef struct rkvi_patch {
+    uint64_t to, from, bytes;
+} rkvi_patch;
+
+typedef struct rkvi_patch_args {
+    unsigned char *dst;
+    const unsigned char *src;
+    const rkvi_patch *patches;
+} rkvi_patch_args;
 /* A row of q as the leaves of one turn want it: rotated by -turn. */
 typedef struct rkvi_turned_row {
     uint32_t row;    /* of the step */

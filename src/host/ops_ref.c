@@ -21,6 +21,13 @@ void rkvi_ref_store(const void *args, uint64_t index)
     rkvi_plane_put(&v, c->cell, x);
 }
 
+void rkvi_ref_patch(const void *args, uint64_t index)
+{
+    const rkvi_patch_args *a = args;
+    const rkvi_patch *p = &a->patches[index];
+    memcpy(a->dst + p->to, a->src + p->from, p->bytes);
+}
+
 void rkvi_ref_rotate(const void *args, uint64_t index)
 {
     const rkvi_rotate_args *a = args;
@@ -66,6 +73,7 @@ void rkvi_ops_ref(rkvi_ops *ops)
     ops->fn[RKVI_OP_DECODE] = rkvi_ref_decode;
     ops->fn[RKVI_OP_PREFILL] = rkvi_ref_prefill;
     ops->fn[RKVI_OP_MERGE] = rkvi_ref_merge;
+    ops->fn[RKVI_OP_PATCH] = rkvi_ref_patch;
     ops->fn[RKVI_OP_ROTATE] = rkvi_ref_rotate;
     ops->fn[RKVI_OP_TREE] = rkvi_ref_tree_partial;
     ops->fn[RKVI_OP_MOVE] = rkvi_ref_move;

@@ -271,10 +271,16 @@ bool rkvi_mirror_room(rkvi_plan *p, const rkvi_mirror *m, uint64_t n, uint64_t i
     return true;
 }
 
+/* Elements that a table has room for: `most` where its end must stay in place. */
+static uint64_t room_of(const rkvi_plan_view *v, uint64_t n, uint64_t most)
+{
+    return v->fixed && n < most ? most : n;
+}
+
 static bool write_rows(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
 {
     const rkvi_batch *b = v->batch;
-    if (!rkvi_mirror_room(p, m, b->n_rows, sizeof(rkvi_row), &p->rows_off))
+    if (!rkvi_mirror_room(p, m, room_of(v, b->n_rows, v->cfg->max_rows), sizeof(rkvi_row), &p->rows_off))
         return false;
     memcpy(m->host + p->rows_off, b->rows, b->n_rows * sizeof(rkvi_row));
     return true;
@@ -317,8 +323,8 @@ static bool write_class(rkvi_plan *p, const rkvi_plan_view *v, uint32_t c, rkvi_
     rkvi_plan_class *pc = &p->classes[c];
     uint64_t *span0 = p->work->span0[c], n = 0;
     if (share->n_spans[c] > v->cfg->max_spans ||
-        !rkvi_mirror_room(p, m, b->n_entries, RKVI_ENTRY_ROOM, &pc->entries_off) ||
-        !rkvi_mirror_room(p, m, share->n_spans[c], sizeof(rkvi_span), &pc->spans_off))
+        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->n_sequences), RKVI_ENTRY_ROOM, &pc->entries_off) ||
+        !rkvi_mirror_room(p, m, room_of(v, share->n_spans[c], v->cfg->max_spans), sizeof(rkvi_span), &pc->spans_off))
         return false;
     rkvi_entry *entries = (rkvi_entry *)(m->host + pc->entries_off);
     rkvi_span *spans = (rkvi_span *)(m->host + pc->spans_off);
@@ -362,8 +368,8 @@ static bool write_cells(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
     uint64_t n = 0;
     for (uint32_t e = 0; e < b->n_entries; e++)
         n += b->entries[e].n_new;
-    if (!rkvi_mirror_room(p, m, n, sizeof(rkvi_new_cell), &p->cells_off) ||
-        !rkvi_mirror_room(p, m, b->n_entries, sizeof(uint64_t), &p->open_off))
+    if (!rkvi_mirror_room(p, m, room_of(v, n, v->cfg->max_rows), sizeof(rkvi_new_cell), &p->cells_off) ||
+        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->n_sequences), sizeof(uint64_t), &p->open_off))
         return false;
     rkvi_new_cell *cells = (rkvi_new_cell *)(m->host + p->cells_off);
     uint64_t *open = (uint64_t *)(m->host + p->open_off);
@@ -391,7 +397,7 @@ static bool write_bases(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, co
     rkvi_plan_site *ps = &p->sites[site];
     const uint32_t layer = v->cfg->sites[site].kv_layer;
     const uint32_t *marks = p->tile_launch + site * p->n_bases;
-    if (!rkvi_mirror_room(p, m, p->n_bases, sizeof(uint64_t), &ps->bases_off))
+    if (!rkvi_mirror_room(p, m, room_of(v, p->n_bases, v->cfg->capacity_tiles), sizeof(uint64_t), &ps->bases_off))
         return false;
     uint64_t *bases = (uint64_t *)(m->host + ps->bases_off);
     const rkvi_ring_item *it = items + ps->list0;
@@ -459,19 +465,57 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
               rkvi_plan_write_turned(p, v, m) && rkvi_plan_write_trees(p, v, m);
     for (uint32_t c = 0; ok && c < v->cfg->n_leaf_classes; c++)
         ok = write_class(p, v, c, m);
-    for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++) {
+    for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++)
         ok = write_bases(p, v, site, items, ring_addr, ring_bytes, m);
-        if (ok && !share_items(p, v->cfg, site)) {
+    for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++)
+        if (!share_items(p, v->cfg, site)) {
             s = rkvi_plan_site_items(p, v, site, m);
             ok = s == RKV_OK;
         }
-    }
     if (s != RKV_OK || ok)
         return s;
     return rkvi_fail(RKV_E_CAPACITY,
                      "the step's tables take more than %llu bytes: too many separate runs of positions in "
                      "one batch; use smaller batches",
                      (unsigned long long)m->bytes);
+}
+
+static uint64_t mix(uint64_t hash, uint64_t x)
+{
+    hash = (hash ^ x) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+static uint64_t hash_launch(uint64_t hash, const rkvi_plan_launch *l)
+{
+    hash = mix(mix(hash, l->decode0), l->grid_decode);
+    hash = mix(mix(hash, l->prefill0), l->n_prefill);
+    return mix(mix(hash, l->merge0), l->n_merge);
+}
+
+uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_batch *b)
+{
+    uint64_t hash = mix(0xcbf29ce484222325u, b->n_entries);
+    for (uint32_t e = 0; e < b->n_entries; e++) {
+        const rkvi_batch_entry *be = &b->entries[e];
+        hash = mix(hash, (uint64_t)be->n_rows << 3 | (uint64_t)be->is_tree << 2 | (uint64_t)(be->n_new > 0) << 1 | be->is_prefill);
+    }
+    hash = mix(mix(hash, p->n_rounds), p->is_mapped ? p->row_map_off + 1 : 0);
+    hash = mix(mix(mix(hash, p->rows_off), p->cells_off), p->open_off);
+    hash = mix(mix(hash, p->n_tree_rows), p->n_tree_rows ? p->trees_off : 0);
+    hash = mix(mix(hash, p->n_turned_rows), p->n_turned_rows ? p->turned_off : 0);
+    for (uint32_t i = 0; i < cfg->n_ropes && p->n_turned_rows; i++)
+        hash = mix(hash, p->turns.angles_off[i]);
+    for (uint32_t c = 0; c < cfg->n_leaf_classes; c++)
+        hash = mix(mix(hash, p->classes[c].entries_off), p->classes[c].spans_off);
+    for (uint32_t i = 0; i < cfg->n_sites; i++) {
+        const rkvi_plan_site *s = &p->sites[i];
+        hash = mix(mix(mix(mix(hash, s->bases_off), s->items_off), s->merges_off), s->nodes_off);
+        hash = mix(mix(mix(hash, s->merge0), s->n_merge), s->n_launches);
+        for (uint32_t g = 0; g < s->n_launches * p->n_rounds; g++)
+            hash = hash_launch(hash, &p->launches[s->launch0 * p->n_rounds + g]);
+    }
+    return hash;
 }
 
 void rkvi_plan_print(const rkvi_plan *p, const rkvi_config *cfg, void (*line)(void *, const char *), void *user)

@@ -42,6 +42,8 @@ typedef struct rkvi_plan_view {
     uint64_t group_bytes;      /* what a launch reads when the site takes several */
     uint32_t target_runs;      /* decode items x KV heads wanted per launch, all entries together */
     bool predict;              /* the step after: what enters the tail by then has entered */
+    bool fixed;                /* for graphs: tables keep their places from step to step, and launches
+                                * their sizes, as far as rkvi_plan_hash tells no other */
 } rkvi_plan_view;
 
 /* One launch of a site: its part of the tables.  Where the sequences of a step
@@ -51,6 +53,7 @@ typedef struct rkvi_plan_view {
  * stretches don't have room at once). */
 typedef struct rkvi_plan_launch {
     uint64_t decode0, n_decode;   /* items, counted from the site's item table */
+    uint64_t grid_decode;         /* these and the empty ones behind them */
     uint64_t prefill0, n_prefill;
     uint64_t merge0, n_merge;     /* pending partials brought together after it */
     uint64_t cost_bytes;          /* K and V that it reads */
@@ -131,6 +134,13 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
  * plan_list uses, for cache and tests. */
 void rkvi_plan_range(const rkvi_batch *b, const rkvi_batch_entry *e, rkvi_site_mask mask, int64_t *out_lo,
                      int64_t *out_hi);
+
+/* The first leaf that holds a cell behind pos; n when none does. */
+uint64_t rkvi_plan_leaf_after(const rkvi_span *spans, uint64_t n, int64_t pos);
+
+/* Fixed plans: a hash of all that a capture of the step's launches would hold
+ * of the plan, for sizes and places of tables. */
+uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_batch *b);
 
 /* Prints the plan, a line per launch (tests, debugging). */
 void rkvi_plan_print(const rkvi_plan *p, const rkvi_config *cfg, void (*line)(void *, const char *), void *user);

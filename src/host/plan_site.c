@@ -23,6 +23,8 @@ typedef struct site_plan {
     bool decode_rounds;          /* decode leaves too come stretch by stretch */
     uint32_t most_k;             /* runs of at most 2^most_k leaves: least_room counts on it */
     uint64_t most_items;         /* until now */
+    uint64_t n_padded;           /* items, with empty ones */
+    uint64_t pad_unit;           /* fixed: launch 0 has this many items, or 2^i times as many */
     rkvi_merge_item *merges;     /* in the mirror */
     rkvi_node *nodes;
 } site_plan;
@@ -40,6 +42,11 @@ static uint64_t first_leaf_after(const rkvi_span *s, uint64_t a, uint64_t z, int
             a = mid + 1;
     }
     return a;
+}
+
+uint64_t rkvi_plan_leaf_after(const rkvi_span *spans, uint64_t n, int64_t pos)
+{
+    return first_leaf_after(spans, 0, n, pos);
 }
 
 static void seen_leaves(const rkvi_span *s, uint64_t n, int64_t lo, int64_t hi, uint64_t *out_a, uint64_t *out_z)
@@ -414,24 +421,50 @@ static bool is_prefill(const site_plan *sp, uint64_t i)
     return sp->w->item_stem[i] == RKVI_NONE;
 }
 
-/* Writes the items into the mirror by launch, decode before prefill, and sets
- * each launch's ranges. */
-static void sort_items(site_plan *sp, rkvi_item *out)
+/* Items of a launch with the empty ones that keep its size.  What lies on the
+ * device grows, so launch 0 has room for what its work may be cut into; the
+ * tail's leaves are the same from step to step. */
+static uint64_t padded(const site_plan *sp, uint32_t launch, uint64_t n)
+{
+    uint64_t room = launch ? rkvi_align_up(n, 8) : sp->pad_unit;
+    if (!sp->pad_unit || n == 0)
+        return n;
+    while (room < n)
+        room *= 2;
+    return room;
+}
+
+/* Sets each launch's ranges of items, decode before prefill; returns how many
+ * there are, empty ones included. */
+static uint64_t lay_out_launches(site_plan *sp)
 {
     rkvi_plan_work *w = sp->w;
     const uint32_t n = sp->site->n_launches * sp->n_rounds;
+    uint64_t at = 0;
     for (uint32_t g = 0; g < n; g++)
         sp->launches[g] = (rkvi_plan_launch){.n_leaves = sp->launches[g].n_leaves};
     for (uint64_t i = 0; i < w->n_items; i++) {
         rkvi_plan_launch *l = &sp->launches[w->item_launch[i]];
         is_prefill(sp, i) ? l->n_prefill++ : l->n_decode++;
     }
-    uint64_t at = 0;
     for (uint32_t g = 0; g < n; g++) {
         rkvi_plan_launch *l = &sp->launches[g];
         l->decode0 = at;
-        l->prefill0 = at + l->n_decode;
-        at += l->n_decode + l->n_prefill;
+        l->grid_decode = padded(sp, g, l->n_decode);
+        l->prefill0 = at + l->grid_decode;
+        at = l->prefill0 + l->n_prefill;
+    }
+    return at;
+}
+
+/* Writes the items into the mirror by launch. */
+static void sort_items(site_plan *sp, rkvi_item *out)
+{
+    rkvi_plan_work *w = sp->w;
+    for (uint32_t g = 0; g < sp->site->n_launches * sp->n_rounds; g++) {
+        rkvi_plan_launch *l = &sp->launches[g];
+        if (l->grid_decode > l->n_decode)
+            memset(out + l->decode0 + l->n_decode, 0, (l->grid_decode - l->n_decode) * sizeof *out);
         l->n_decode = l->n_prefill = 0;
     }
     const rkvi_layer_config *lc = &sp->v->cfg->layers[sp->v->cfg->sites[sp->site - sp->p->sites].kv_layer];
@@ -564,6 +597,16 @@ static bool place_items(site_plan *sp, uint32_t stem, rkvi_item *items, uint64_t
     return true;
 }
 
+/* Empty merges, up to a power of two. */
+static void pad_merges(site_plan *sp, uint64_t first)
+{
+    rkvi_plan_work *w = sp->w;
+    const uint64_t n = w->n_merges - first;
+    while (sp->pad_unit && n && ((w->n_merges - first) & (w->n_merges - first - 1)) &&
+           w->n_merges < sp->v->cfg->max_merges_site)
+        sp->merges[w->n_merges++] = (rkvi_merge_item){.n_rows = 0};
+}
+
 /* Merges that make room for a launch come after the launch before it. */
 static bool give_slots(site_plan *sp, rkvi_item *items)
 {
@@ -577,6 +620,7 @@ static bool give_slots(site_plan *sp, rkvi_item *items)
             if (!place_items(sp, w->sorted_stem[i], items + i, z - i))
                 return false;
         }
+        pad_merges(sp, first_merge);
         if (g > 0) {
             sp->launches[g - 1].merge0 = first_merge;
             sp->launches[g - 1].n_merge = w->n_merges - first_merge;
@@ -669,7 +713,13 @@ static bool plan_items(site_plan *sp, rkvi_mirror *m)
     w->n_items = w->n_merges = w->n_nodes = 0;
     if (!share_slots(sp) || !all_items(sp))
         return false;
-    if (!rkvi_mirror_room(p, m, w->n_items, sizeof(rkvi_item), &sp->site->items_off) ||
+    uint64_t n_items = lay_out_launches(sp);
+    if (n_items > cfg->max_items_site) { /* no room for empty ones */
+        sp->pad_unit = 0;
+        n_items = lay_out_launches(sp);
+    }
+    sp->n_padded = n_items;
+    if (!rkvi_mirror_room(p, m, n_items, sizeof(rkvi_item), &sp->site->items_off) ||
         !rkvi_mirror_room(p, m, cfg->max_merges_site, sizeof(rkvi_merge_item), &sp->site->merges_off) ||
         !rkvi_mirror_room(p, m, cfg->max_nodes_site, sizeof(rkvi_node), &sp->site->nodes_off))
         return false;
@@ -706,6 +756,8 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
     sp.target = v->target_runs / cfg->layers[cfg->sites[site].kv_layer].geom.n_heads;
     sp.slots_a_pair = cfg->partial_slots / (sp.site->n_launches + 3 * (uint64_t)w->share.n_stems);
     sp.most_k = choose_most_k(&sp);
+    /* Runs of about `target` in all (choose_run, choose_most_k), with their ends. */
+    sp.pad_unit = v->fixed ? sp.target + 4 * (uint64_t)v->batch->n_entries : 0;
     count_leaves(&sp);
     if (!plan_items(&sp, m)) {
         p->table_bytes = table_bytes;
@@ -723,6 +775,7 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
     const uint64_t nodes_off = rkvi_align_up(sp.site->merges_off + w->n_merges * sizeof(rkvi_merge_item), 256);
     memmove(m->host + nodes_off, sp.nodes, w->n_nodes * sizeof(rkvi_node));
     sp.site->nodes_off = nodes_off;
-    p->table_bytes = nodes_off + w->n_nodes * sizeof(rkvi_node);
+    /* Fixed: what follows keeps its place.  Each item's result is a node, and each merge's. */
+    p->table_bytes = nodes_off + (v->fixed ? sp.n_padded + w->n_merges : w->n_nodes) * sizeof(rkvi_node);
     return RKV_OK;
 }

@@ -43,6 +43,9 @@ void rkvi_ring_free(rkvi_ring *r)
 
 uint64_t rkvi_ring_launch_bytes(const rkvi_ring *r, uint64_t largest_bytes)
 {
+    /* Of equal laps half the shortest one: a launch's slots don't cover each other. */
+    if (r->laps)
+        return 5 * largest_bytes <= r->bytes ? (r->bytes - 3 * largest_bytes) / 2 : 0;
     /* Half the ring, so that the other half fills meanwhile; the wrap may waste
      * up to one slot, which must fit as well. */
     return 2 * largest_bytes <= r->bytes ? r->bytes / 2 : 0;
@@ -74,7 +77,8 @@ static void pop_back(rkvi_ring *r)
 static uint64_t place_of(const rkvi_ring *r, uint64_t bytes)
 {
     const uint64_t offset = r->head % r->bytes;
-    return offset + bytes > r->bytes ? r->head + (r->bytes - offset) : r->head;
+    const bool lap_ends = r->lap_bytes && offset >= r->lap_bytes;
+    return offset + bytes > r->bytes || lap_ends ? r->head + (r->bytes - offset) : r->head;
 }
 
 /* Lays out one slot at the head, giving up the oldest slots that it covers.
@@ -237,6 +241,126 @@ static bool lay_out_list(rkvi_ring *r, uint32_t n)
     return true;
 }
 
+/* --------------------------------------------------------------------- laps */
+
+/* Laps as long as each other, each with room for the item that ends it.  In a
+ * ring of a few slots a lap is as long as it gets. */
+static uint64_t lap_of(const rkvi_ring *r, uint32_t n)
+{
+    const rkvi_ring_item *p = r->items + r->items_room;
+    const uint64_t most = r->bytes - r->largest_bytes;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n; i++)
+        total += p[i].bytes;
+    if (total <= r->bytes || r->bytes < 5 * r->largest_bytes)
+        return 0;
+    const uint64_t n_laps = (total + most - 1) / most;
+    return (total + n_laps - 1) / n_laps;
+}
+
+/* Where the list begins: with what was copied ahead of it, or the next lap. */
+static uint64_t lap_begin(const rkvi_ring *r)
+{
+    if (r->n_items > r->n_list)
+        return r->items[r->n_list].at;
+    return r->head % r->bytes ? r->head + (r->bytes - r->head % r->bytes) : r->head;
+}
+
+/* Items copied ahead that are the new list's first ones, in the slots that they
+ * have in it.  Moves head from the list's begin to their end. */
+static uint32_t match_head(rkvi_ring *r, uint32_t n)
+{
+    const rkvi_ring_item *p = rkvi_ring_new_items(r), *ahead = r->items + r->n_list;
+    const uint32_t n_ahead = r->n_items - r->n_list;
+    uint32_t i = 0;
+    r->head = lap_begin(r);
+    for (; i < n && i < n_ahead && same(&p[i], &ahead[i]) && place_of(r, p[i].bytes) == ahead[i].at; i++)
+        r->head = ahead[i].at + p[i].bytes;
+    return i;
+}
+
+static void take_ahead(rkvi_ring *r, uint32_t n)
+{
+    rkvi_ring_item *p = rkvi_ring_new_items(r);
+    const rkvi_ring_item *ahead = r->items + r->n_list;
+    const uint32_t n_ahead = r->n_items - r->n_list, k = match_head(r, n);
+    for (uint32_t i = 0; i < k; i++) {
+        p[i].at = ahead[i].at;
+        p[i].in_mark = ahead[i].in_mark;
+    }
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        rkvi_ring_slot *s = slot_at(r, i);
+        const bool is_ahead = s->item != NO_ITEM && s->item >= r->n_list;
+        const uint32_t item = is_ahead ? s->item - r->n_list : NO_ITEM;
+        s->item = item < k ? item : NO_ITEM;
+        if (is_ahead)
+            s->launch = item < k ? p[item].launch : 0;
+        if (is_ahead && item >= k)
+            r->discarded_bytes += s->bytes;
+    }
+    while (r->n_slots && slot_at(r, r->n_slots - 1)->at >= r->head)
+        r->n_slots--;
+    r->predicted_right += k;
+    r->predicted_wrong += n_ahead - k;
+}
+
+static void plan_laps(rkvi_ring *r, uint32_t n)
+{
+    rkvi_ring_item *p = rkvi_ring_new_items(r);
+    for (uint32_t i = 0; i < n; i++)
+        p[i].in_mark = p[i].dep = 0;
+    r->lap_bytes = lap_of(r, n);
+    take_ahead(r, n);
+    memcpy(r->items, p, n * sizeof *r->items);
+    r->n_list = r->n_items = n;
+    r->next = 0;
+    r->predict_cut = false;
+    const bool ok = lay_out_list(r, n);
+    assert(ok);
+    (void)ok;
+}
+
+/* The list's items from r->n_items - r->n_list on, behind those before them. */
+static void add_ahead_laps(rkvi_ring *r, uint32_t n, uint64_t last_launch)
+{
+    const rkvi_ring_item *p = rkvi_ring_new_items(r);
+    for (uint32_t i = r->n_items - r->n_list; i < n; i++) {
+        uint64_t at;
+        if (r->n_items == r->items_room || !lay_out(r, p[i].bytes, last_launch + 1, &at)) {
+            r->predict_cut = true;
+            return;
+        }
+        r->items[r->n_items] = p[i];
+        settle(r, r->n_items++, at);
+    }
+}
+
+static void predict_laps(rkvi_ring *r, uint32_t n, uint64_t last_launch)
+{
+    const uint64_t head = r->head, lap = r->lap_bytes;
+    r->lap_bytes = lap_of(r, n);
+    if (match_head(r, n) == r->n_items - r->n_list) {
+        add_ahead_laps(r, n, last_launch);
+        return;
+    }
+    r->head = head; /* another list than before: the next plan sorts that out */
+    r->lap_bytes = lap;
+}
+
+void rkvi_ring_cycle(rkvi_ring *r, uint32_t n, uint32_t n_ahead, uint64_t last_launch)
+{
+    rkvi_ring_item *p = rkvi_ring_new_items(r);
+    const uint64_t end = n ? p[n - 1].launch : 0, behind = (end > last_launch ? end : last_launch) + 1;
+    r->n_slots = r->first_slot = r->n_list = r->n_items = 0;
+    r->head = r->freed_launch = 0;
+    plan_laps(r, n);
+    for (uint32_t i = 0; i < n_ahead; i++)
+        p[i].launch = behind;
+    r->head = lap_begin(r);
+    add_ahead_laps(r, n_ahead, last_launch);
+    r->predict_cut = false;
+}
+
 /* -------------------------------------------------------------------- lists */
 
 rkvi_ring_item *rkvi_ring_new_items(rkvi_ring *r)
@@ -247,6 +371,10 @@ rkvi_ring_item *rkvi_ring_new_items(rkvi_ring *r)
 void rkvi_ring_plan(rkvi_ring *r, uint32_t n)
 {
     rkvi_ring_unpredict(r);
+    if (r->laps) {
+        plan_laps(r, n);
+        return;
+    }
     const uint32_t n_ahead = collect_ahead(r);
     memcpy(r->items, rkvi_ring_new_items(r), n * sizeof *r->items);
     for (uint32_t i = 0; i < n; i++)
@@ -291,6 +419,11 @@ static bool is_laid_out(const rkvi_ring *r, uint32_t item, const rkvi_ring_item 
 void rkvi_ring_predict(rkvi_ring *r, uint32_t n, uint64_t last_launch)
 {
     const rkvi_ring_item *p = rkvi_ring_new_items(r);
+    if (r->laps) {
+        rkvi_ring_unpredict(r);
+        predict_laps(r, n, last_launch);
+        return;
+    }
     uint32_t i = 0, laid_out = first_uncopied(r);
     const uint32_t n_copied = laid_out - r->n_list; /* by an earlier prediction */
     memset(r->hash, 0xff, ((size_t)r->hash_mask + 1) * sizeof *r->hash);

@@ -48,6 +48,10 @@ typedef struct rkvi_ring_slot {
 typedef struct rkvi_ring {
     uint64_t bytes, copy_bytes;
     bool join;
+    bool laps;              /* every list begins at offset 0 and fills the ring in equal laps: offsets
+                             * follow from the list alone, so that graphs can hold them */
+    uint64_t largest_bytes; /* of an item, where laps is set */
+    uint64_t lap_bytes;     /* of the list laid out last; 0: as far as the ring goes */
     uint64_t head;
     uint64_t freed_launch;  /* newest launch whose slots were given up */
     rkvi_ring_slot *slots;  /* circular, oldest first */
@@ -87,6 +91,11 @@ void rkvi_ring_unpredict(rkvi_ring *r);
 /* The step was taken back after `launched` launches: forgets its list and all
  * that was copied ahead.  Launch numbers go on from launched + 1. */
 void rkvi_ring_reset(rkvi_ring *r, uint64_t launched);
+
+/* The list as if nothing had been copied ahead but its first n_ahead items, and
+ * those of the next time behind it: what a graph of the step copies.  Of these
+ * at most n_ahead, and only in slots that launches up to last_launch read. */
+void rkvi_ring_cycle(rkvi_ring *r, uint32_t n, uint32_t n_ahead, uint64_t last_launch);
 
 /* One copy: rows pieces of width_bytes, pitch_bytes apart in host memory,
  * adjacent in the ring. */

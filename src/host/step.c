@@ -85,7 +85,8 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t la
                             .launch_base = launch_base,
                             .launch_bytes = op_level ? 0 : most,
                             .group_bytes = group,
-                            .target_runs = h->is_profiled ? UINT32_MAX : h->target_runs};
+                            .target_runs = h->is_profiled ? UINT32_MAX : h->target_runs,
+                            .fixed = h->graphs};
 }
 
 static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
@@ -97,6 +98,15 @@ static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
     uint32_t n = 0;
     if (rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring), &n) == RKV_OK)
         rkvi_ring_predict(&h->ring, n, last_launch);
+}
+
+/* The same sequences again. */
+static void predict_same(rkv_cache *h, uint64_t last_launch)
+{
+    if (h->graphs && rkvi_step_predict_again(h, last_launch))
+        return;
+    predict_batch(h);
+    predict(h, &h->next, last_launch);
 }
 
 /* The mirror is free once the step that used it has ended. */
@@ -119,10 +129,27 @@ static rkv_status take_tables(rkv_cache *h)
     return RKV_OK;
 }
 
-static rkv_status plan_step(rkv_cache *h)
+static rkv_status write_tables(rkv_cache *h, const rkvi_plan_view *v)
+{
+    rkvi_mirror spare = {.host = h->image.spare, .bytes = h->cfg.table_bytes};
+    rkv_status s = rkvi_plan_tables(&h->plan, v, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, h->ring.bytes,
+                                    h->graphs ? &spare : &h->now->mirror);
+    if (s == RKV_OK && h->graphs) {
+        rkvi_step_image_update(h);
+        rkvi_graph_list(h);
+        h->key = rkvi_plan_hash(&h->plan, &h->cfg, &h->batch) ^ h->list_hash;
+    }
+    return s;
+}
+
+static rkv_status plan_anew(rkv_cache *h)
 {
     const rkvi_plan_view v = view_of(h, &h->batch, h->launched + 1);
     const uint64_t wrong = h->ring.predicted_wrong;
+    if (h->ring_is_past)
+        rkvi_ring_reset(&h->ring, h->launched);
+    h->ring_is_past = h->ring_is_old = false;
+    h->ring_base = h->launched + 1;
     uint32_t n = 0;
     rkv_status s = rkvi_plan_list(&h->plan, &v, rkvi_ring_new_items(&h->ring), &n);
     if (s != RKV_OK)
@@ -130,16 +157,28 @@ static rkv_status plan_step(rkv_cache *h)
     if (h->ring.bytes)
         rkvi_ring_plan(&h->ring, n);
     h->missed = h->ring.predicted_wrong != wrong;
-    if (!(h->cfg.flags & RKV_FLAG_NO_PROMOTE))
+    if (!(h->cfg.flags & (RKV_FLAG_NO_PROMOTE | RKV_FLAG_GRAPHS)))
         s = rkvi_cache_promote(&h->cache, h->ring.items, n);
-    if (s == RKV_OK) {
-        const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
-                                   .access = RKVI_WRITE};
-        h->dev->vt->host_access(h->dev, &mirror, 1);
-        s = rkvi_plan_tables(&h->plan, &v, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, h->ring.bytes,
-                             &h->now->mirror);
+    return s == RKV_OK ? write_tables(h, &v) : s;
+}
+
+static rkv_status plan_step(rkv_cache *h)
+{
+    const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
+                               .access = RKVI_WRITE};
+    h->dev->vt->host_access(h->dev, &mirror, 1);
+    if (!h->graphs)
+        return plan_anew(h);
+    if (!rkvi_step_carry_on(h)) {
+        h->steady.is_valid = false;
+        rkv_status s = plan_anew(h);
+        if (s != RKV_OK)
+            return s;
+    } else if (!h->expects_replay) {
+        rkvi_step_ring_now(h);
     }
-    return s;
+    rkvi_step_steady_keep(h);
+    return RKV_OK;
 }
 
 static rkv_status enqueue_begin(rkv_cache *h)
@@ -147,7 +186,7 @@ static rkv_status enqueue_begin(rkv_cache *h)
     rkv_status s = rkvi_step_bring_back(h);
     if (s == RKV_OK)
         s = rkvi_step_upload(h);
-    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING)
+    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING && !h->expects_replay)
         s = rkvi_step_pump(h, 0);
     return s;
 }
@@ -222,13 +261,13 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->batch_print = print;
     h->state = RKVI_STEP_BEGUN;
     h->next_site = 0;
+    h->replayed = false;
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
     h->stats.own_entries += h->plan.own_entries;
     /* Hints tell of a batch that changes: better to wait for the next one. */
-    if ((!h->missed && !h->hint_differs) || repeats) {
-        predict_batch(h);
-        predict(h, &h->next, h->launched + h->plan.n_launches);
+    if (((!h->missed && !h->hint_differs) || repeats) && !h->expects_replay) {
+        predict_same(h, h->launched + h->plan.n_launches);
     }
     return RKV_OK;
 }
@@ -248,12 +287,15 @@ static rkv_status follow(rkv_cache *h, void *stream)
 }
 
 /* A call on another stream than the call before comes after it. */
-static rkv_status order_stream(rkv_cache *h, void *stream)
+rkv_status rkvi_step_order(rkv_cache *h, void *stream)
 {
-    return h->has_stream && stream == h->stream ? RKV_OK : follow(h, stream);
+    const rkv_status s = rkvi_step_settle(h);
+    if (s != RKV_OK || (h->has_stream && stream == h->stream))
+        return s;
+    return follow(h, stream);
 }
 
-static rkv_status mark_compute(rkv_cache *h, void *stream)
+rkv_status rkvi_step_mark_compute(rkv_cache *h, void *stream)
 {
     rkv_status s = rkvi_timeline_record(&h->compute, stream);
     h->cache.compute_mark = h->compute.last;
@@ -269,10 +311,12 @@ static rkv_status start(rkv_cache *h, void *stream)
         s = rkvi_timeline_wait(&h->uploads, h->now->upload_mark, stream, &unseen);
     if (s == RKV_OK) /* once, here: what follows may be captured, and replayed */
         s = rkvi_step_copy_shared(h, stream);
+    if (s == RKV_OK && h->graphs)
+        s = rkvi_step_image_patch(h, stream);
     if (s == RKV_OK)
         s = rkvi_timeline_wait(&h->in, h->cache.fetched_in, stream, &h->compute_seen.in);
     if (s == RKV_OK)
-        s = mark_compute(h, stream);
+        s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK)
         h->state = RKVI_STEP_RUNNING;
     return s;
@@ -290,7 +334,7 @@ rkv_status rkvi_step_start(rkv_cache *h, void *stream)
 /* ------------------------------------------------------------------- attend */
 
 /* Waits of the store: host copies given up, places handed on, transit. */
-static rkv_status before_store(rkv_cache *h, const rkvi_site_call *c)
+rkv_status rkvi_step_before_store(rkv_cache *h, const rkvi_site_call *c)
 {
     const uint32_t layer = c->site->kv_layer;
     const rkvi_layer_state *ls = &h->cache.layers[layer];
@@ -341,7 +385,7 @@ static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g, 
     if (s == RKV_OK && reads)
         s = rkvi_step_promote(h, number, c->stream);
     if (s == RKV_OK && reads)
-        s = mark_compute(h, c->stream);
+        s = rkvi_step_mark_compute(h, c->stream);
     if (s != RKV_OK)
         return s;
     h->launch_marks[number % h->launch_room] = h->compute.last;
@@ -351,14 +395,17 @@ static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g, 
 
 static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
 {
-    rkv_status s = h->state == RKVI_STEP_BEGUN ? start(h, c->stream) : order_stream(h, c->stream);
+    rkv_status s = h->state == RKVI_STEP_BEGUN ? start(h, c->stream) : rkvi_step_order(h, c->stream);
+    rkvi_step_ring_now(h);
     if (s == RKV_OK && c->site->stores && h->plan.n_new_cells) {
-        s = before_store(h, c);
+        s = rkvi_step_before_store(h, c);
+        if (s == RKV_OK)
+            s = rkvi_launch_open(h, c);
         if (s == RKV_OK)
             s = rkvi_launch_store(h, c);
     }
     if (s == RKV_OK && h->cfg.mode == RKV_MODE_OP_LEVEL)
-        s = mark_compute(h, c->stream); /* the barrier: copies come after q */
+        s = rkvi_step_mark_compute(h, c->stream); /* the barrier: copies come after q */
     if (s == RKV_OK)
         s = rkvi_launch_rotate(h, c);
     uint32_t item = c->plan->list0;
@@ -367,7 +414,7 @@ static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
     if (s == RKV_OK)
         s = rkvi_launch_output(h, c);
     if (s == RKV_OK)
-        s = mark_compute(h, c->stream);
+        s = rkvi_step_mark_compute(h, c->stream);
     if (s == RKV_OK && c->a->site == c->layer->last_site)
         s = rkvi_step_leave(h, c->site->kv_layer);
     return s;
@@ -381,14 +428,14 @@ static rkv_status settle_broken(rkv_cache *h, void *stream)
     rkv_status s = wait_unmarked(h);
     if (s != RKV_OK || !h->has_stream || stream != h->stream)
         return s;
-    s = mark_compute(h, stream);
+    s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK) /* abort gives up the slots that it reads */
         s = rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute);
     return s;
 }
 
 /* A call of the running step failed: only abort is left, or nothing. */
-static rkv_status broken(rkv_cache *h, rkv_status s, void *stream)
+rkv_status rkvi_step_broken(rkv_cache *h, rkv_status s, void *stream)
 {
     char text[256];
     h->state = RKVI_STEP_BROKEN;
@@ -413,9 +460,11 @@ rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream)
                               .layer = &h->cfg.layers[site->kv_layer],
                               .plan = &h->plan.sites[a->site],
                               .stream = stream};
+    if (h->capture.is_on)
+        return rkvi_step_seen_status(h, rkvi_capture_attend(h, &c));
     rkv_status s = attend(h, &c);
     if (s != RKV_OK)
-        return broken(h, s, stream);
+        return rkvi_step_broken(h, s, stream);
     h->next_site++;
     return RKV_OK;
 }
@@ -424,19 +473,19 @@ rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream)
 
 static rkv_status end(rkv_cache *h, const rkvi_batch *next, void *stream)
 {
-    rkv_status s = order_stream(h, stream);
+    rkv_status s = rkvi_step_order(h, stream);
     if (s == RKV_OK)
-        s = mark_compute(h, stream);
+        s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK)
         s = rkvi_timeline_record(&h->ends, stream);
     if (s == RKV_OK)
         s = rkvi_step_leave(h, UINT32_MAX);
-    if (s == RKV_OK && next) {
+    if (s == RKV_OK && next && !h->replayed) {
         copy_batch(&h->next, next);
         predict(h, &h->next, h->launched);
     }
     h->hint_differs = next && batch_print(next) != h->batch_print;
-    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING)
+    if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING && !h->replayed)
         s = rkvi_step_pump(h, 0);
     if (s == RKV_OK)
         rkvi_cache_end(&h->cache); /* last: it can't be taken back */
@@ -454,15 +503,21 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
                          h->next_site, h->cfg.n_sites);
     rkv_status s = end(h, next, stream);
     if (s != RKV_OK)
-        return broken(h, s, stream);
+        return rkvi_step_broken(h, s, stream);
     rkvi_cache_free_unseen(&h->cache, &h->batch);
     h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
+    h->expects_replay = h->replayed;
+    rkvi_capture_drop(h);
     return RKV_OK;
 }
 
 void rkvi_step_abort(rkv_cache *h)
 {
+    rkvi_capture_drop(h);
+    h->n_ahead = 0; /* the graph may not have been launched */
+    if (rkvi_step_settle(h) != RKV_OK)
+        poison(h);
     take_back(h, RKV_OK);
     h->now->abort_mark = h->compute.last;
     h->state = RKVI_STEP_IDLE;
@@ -480,7 +535,7 @@ static rkv_status move_cells(rkv_cache *h, const rkvi_seq *seq, const uint32_t *
         moved = moved || s == RKV_OK;
     }
     if (s == RKV_OK)
-        s = mark_compute(h, stream);
+        s = rkvi_step_mark_compute(h, stream);
     if (s != RKV_OK && moved) { /* some KV layers' cells lie elsewhere by now */
         poison(h);
         return rkvi_handle_alive(h);

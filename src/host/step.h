@@ -88,6 +88,18 @@ uint32_t rkvi_step_next_site(const rkv_cache *h); /* n_sites when all are done *
 const rkvi_batch *rkvi_step_batch(const rkv_cache *h);
 rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream);
 
+/* Graphs: see rollkv.h.  The caller checked that the cache was made for them. */
+typedef struct rkvi_step_graph {
+    uint32_t first_site, n_sites, n_ahead;
+    uint64_t key;
+} rkvi_step_graph;
+uint64_t rkvi_step_key(const rkv_cache *h);
+bool rkvi_step_captures(const rkv_cache *h);
+uint32_t rkvi_step_capture_site(const rkv_cache *h); /* the next one */
+rkv_status rkvi_step_capture_begin(rkv_cache *h, uint32_t first_site, uint32_t n_sites, void *stream);
+rkv_status rkvi_step_capture_end(rkv_cache *h, void *stream, rkvi_step_graph *out);
+rkv_status rkvi_step_replay(rkv_cache *h, const rkvi_step_graph *graph, void *stream);
+
 /* `next` resolved, or NULL. */
 rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream);
 void rkvi_step_abort(rkv_cache *h);

@@ -111,6 +111,7 @@ static rkv_status compact(rkv_cache *h, uint32_t sequence, rkvi_compaction *k)
 rkv_status rkvi_handle_compact(rkv_cache *h, uint32_t sequence)
 {
     rkvi_compaction k;
+    h->cache.layout++;
     rkv_status s = rkvi_cache_compaction(&h->cache, sequence, &k);
     if (s != RKV_OK)
         return s;

@@ -49,6 +49,7 @@ static rkv_status issue(rkv_cache *h, const rkvi_copy_group *g)
     rkv_status s = copy_group(h, g);
     if (s != RKV_OK)
         return s;
+    h->n_ahead = 0; /* what a graph left in the ring is written over */
     rkvi_ring_issued(&h->ring, g, h->in.last);
     for (uint32_t i = g->first; i < g->first + g->n_items; i++) {
         const rkvi_ring_item *it = &h->ring.items[i];
@@ -78,6 +79,12 @@ rkv_status rkvi_step_pump(rkv_cache *h, uint64_t needed)
             h->stats.run_ahead_bytes = ahead;
     }
     return RKV_OK;
+}
+
+rkv_status rkvi_step_pump_next(rkv_cache *h, uint64_t needed)
+{
+    rkvi_copy_group g;
+    return rkvi_ring_next_group(&h->ring, h->launched, needed, &g) ? issue(h, &g) : RKV_OK;
 }
 
 rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto)
@@ -184,7 +191,7 @@ rkv_status rkvi_step_copy_shared(rkv_cache *h, void *stream)
 rkv_status rkvi_step_upload(rkv_cache *h)
 {
     rkvi_step_tables *t = h->now;
-    const uint64_t bytes = h->plan.table_bytes;
+    const uint64_t bytes = h->graphs ? h->image.upload_bytes : h->plan.table_bytes;
     const rkvi_copy copy = {.direction = RKVI_H2D,
                             .dst = (void *)(uintptr_t)t->mirror.device_addr,
                             .src = t->mirror.host,

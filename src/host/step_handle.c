@@ -80,16 +80,16 @@ static rkv_status alloc_tables(rkv_cache *h)
     for (uint32_t i = 0; i < h->cfg.steps_ahead; i++) {
         rkvi_mirror *m = &h->tables[i].mirror;
         void *device = NULL, *host = NULL;
-        rkv_status s = rkvi_handle_alloc(h, h->cfg.table_bytes, &device);
+        rkv_status s = rkvi_handle_alloc(h, h->cfg.upload_bytes, &device);
         m->device_addr = (uint64_t)(uintptr_t)device;
         if (s == RKV_OK)
-            s = rkvi_dev(host_alloc, h->dev, h->cfg.table_bytes, &host);
+            s = rkvi_dev(host_alloc, h->dev, h->cfg.upload_bytes, &host);
         m->host = host;
-        m->bytes = h->cfg.table_bytes;
+        m->bytes = h->cfg.upload_bytes;
         if (s != RKV_OK)
             return s;
     }
-    return RKV_OK;
+    return h->graphs ? rkvi_handle_alloc(h, h->cfg.table_bytes, &h->image.device) : RKV_OK;
 }
 
 static rkv_status alloc_device(rkv_cache *h)
@@ -107,10 +107,11 @@ static rkv_status alloc_device(rkv_cache *h)
 static void free_device(rkv_cache *h)
 {
     for (uint32_t i = 0; h->tables && i < h->cfg.steps_ahead; i++) {
-        rkvi_handle_free(h, (void *)(uintptr_t)h->tables[i].mirror.device_addr, h->cfg.table_bytes);
+        rkvi_handle_free(h, (void *)(uintptr_t)h->tables[i].mirror.device_addr, h->cfg.upload_bytes);
         if (h->tables[i].mirror.host)
             rkvi_dev(host_free, h->dev, h->tables[i].mirror.host);
     }
+    rkvi_handle_free(h, h->image.device, h->cfg.table_bytes);
     rkvi_handle_free(h, h->ring_memory, h->cfg.ring_bytes);
     rkvi_handle_free(h, h->transit_memory, h->cfg.transit_bytes);
     rkvi_handle_free(h, h->partials, h->cfg.partial_bytes);
@@ -184,6 +185,8 @@ static rkv_status make_ring(rkv_cache *h)
         return RKV_OK;
     rkv_status s = rkvi_ring_init(&h->ring, cfg->ring_bytes, cfg->copy_bytes, smallest,
                                   (uint32_t)(tail_sites * cfg->max_bases));
+    h->ring.laps = h->graphs;
+    h->ring.largest_bytes = cfg->largest_tile_layer_bytes;
     h->ring.join = !(cfg->flags & RKV_FLAG_NO_JOIN) && cfg->mode == RKV_MODE_RING;
     return s;
 }
@@ -223,12 +226,18 @@ static rkv_status fill_handle(rkv_cache *h)
     rkv_status s = rkvi_dev(info, h->dev, &info);
     if (s == RKV_OK)
         s = alloc_host(h);
+    if (s == RKV_OK && h->graphs)
+        s = rkvi_step_image_init(h);
+    if (s == RKV_OK && h->graphs)
+        s = rkvi_step_steady_init(h);
     if (s == RKV_OK)
         s = rkvi_plan_init(&h->plan, &h->cfg);
     if (s == RKV_OK)
         s = make_ring(h);
     if (s == RKV_OK)
         s = make_streams(h);
+    if (s == RKV_OK && h->graphs)
+        s = rkvi_capture_init(h);
     if (s == RKV_OK)
         s = alloc_device(h);
     if (s == RKV_OK)
@@ -265,6 +274,9 @@ static void release(rkv_cache *h)
     free(h->tables);
     free(h->launch_marks);
     free(h->ranges);
+    rkvi_step_image_free(h);
+    rkvi_step_steady_free(h);
+    rkvi_capture_free(h);
     if (h->lock_made)
         pthread_mutex_destroy(&h->lock);
     free(h);
@@ -277,6 +289,7 @@ rkv_status rkvi_handle_create(const rkvi_config *cfg, rkvi_device *dev, rkv_cach
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a handle of %zu bytes", sizeof *h);
     h->cfg = *cfg;
     h->dev = dev;
+    h->graphs = (cfg->flags & RKV_FLAG_GRAPHS) != 0;
     h->lock_made = pthread_mutex_init(&h->lock, NULL) == 0;
     rkv_status s = h->lock_made ? fill_handle(h) : rkvi_fail(RKV_E_SYSTEM, "no mutex for a handle");
     if (s != RKV_OK) {
@@ -370,7 +383,7 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->device_ring_bytes = c->ring_bytes;
     out->device_active_bytes = c->active_bytes;
     out->device_transit_bytes = c->transit_bytes;
-    out->device_workspace_bytes = c->partial_bytes + c->turned_bytes + c->steps_ahead * c->table_bytes;
+    out->device_workspace_bytes = c->partial_bytes + c->turned_bytes + c->device_table_bytes;
     out->link_bytes_per_s = c->link_bytes_per_s;
     out->ring_rule_bytes = c->ring_rule_bytes;
     out->step_ns = c->step_ns;

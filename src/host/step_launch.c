@@ -7,7 +7,7 @@
 /* ------------------------------------------------------------------- ranges */
 
 /* Ranges are collected only where the executor wants them (tests). */
-static void add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access)
+void rkvi_launch_add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access)
 {
     if (!h->dev->wants_ranges || bytes == 0 || !ptr)
         return;
@@ -28,18 +28,18 @@ static void add_tensor(rkv_cache *h, const rkvi_tensor *t, uint32_t rows, uint32
     const uint64_t size = rkvi_tensor_type_bytes(t->type);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t i = 0; i < heads; i++)
-            add_range(h, (const char *)t->data + ((int64_t)r * t->row_stride + (int64_t)i * t->head_stride) * (int64_t)size,
+            rkvi_launch_add_range(h, (const char *)t->data + ((int64_t)r * t->row_stride + (int64_t)i * t->head_stride) * (int64_t)size,
                       dim * size, access);
 }
 
 static const void *table(const rkv_cache *h, uint64_t off)
 {
-    return (const void *)(uintptr_t)(h->now->mirror.device_addr + off);
+    return (const void *)(uintptr_t)(rkvi_step_tables_at(h) + off);
 }
 
 static void add_table(rkv_cache *h, uint64_t off, uint64_t bytes)
 {
-    add_range(h, table(h, off), bytes, RKVI_READ);
+    rkvi_launch_add_range(h, table(h, off), bytes, RKVI_READ);
 }
 
 static rkv_status launch(rkv_cache *h, rkvi_launch *l, void *stream)
@@ -62,8 +62,8 @@ static uint32_t n_new_rows(const rkv_cache *h)
 static void store_ranges(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_geom *g = &c->layer->geom;
-    const rkvi_new_cell *cells = (const rkvi_new_cell *)(h->now->mirror.host + h->plan.cells_off);
-    const uint64_t *bases = (const uint64_t *)(h->now->mirror.host + c->plan->bases_off);
+    const rkvi_new_cell *cells = (const rkvi_new_cell *)(rkvi_step_tables_host(h) + h->plan.cells_off);
+    const uint64_t *bases = (const uint64_t *)(rkvi_step_tables_host(h) + c->plan->bases_off);
     if (!h->dev->wants_ranges)
         return;
     add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
@@ -74,27 +74,27 @@ static void store_ranges(rkv_cache *h, const rkvi_site_call *c)
         for (uint32_t head = 0; head < g->n_heads; head++) {
             char *base = (char *)(uintptr_t)bases[cells[i].base] + head * g->head_bytes;
             const uint64_t cell = cells[i].cell;
-            add_range(h, base + g->k_off + cell * g->k_cell_bytes, g->k_cell_bytes, RKVI_WRITE);
-            add_range(h, base + g->k_scale_off + cell * g->k_scale_cell_bytes, g->k_scale_cell_bytes, RKVI_WRITE);
-            add_range(h, base + g->v_off + cell * g->v_cell_bytes, g->v_cell_bytes, RKVI_WRITE);
-            add_range(h, base + g->v_scale_off + cell * g->v_scale_cell_bytes, g->v_scale_cell_bytes, RKVI_WRITE);
+            rkvi_launch_add_range(h, base + g->k_off + cell * g->k_cell_bytes, g->k_cell_bytes, RKVI_WRITE);
+            rkvi_launch_add_range(h, base + g->k_scale_off + cell * g->k_scale_cell_bytes, g->k_scale_cell_bytes, RKVI_WRITE);
+            rkvi_launch_add_range(h, base + g->v_off + cell * g->v_cell_bytes, g->v_cell_bytes, RKVI_WRITE);
+            rkvi_launch_add_range(h, base + g->v_scale_off + cell * g->v_scale_cell_bytes, g->v_scale_cell_bytes, RKVI_WRITE);
         }
 }
 
-static rkv_status launch_open(rkv_cache *h, const rkvi_site_call *c)
+rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_open_args args = {.bases = table(h, c->plan->bases_off),
                                  .base_index = table(h, h->plan.open_off),
                                  .bytes = c->layer->geom.bytes};
     rkvi_launch l = {.op = RKVI_OP_OPEN, .args_bytes = sizeof args, .args = &args, .grid = h->plan.n_open};
-    const uint64_t *bases = (const uint64_t *)(h->now->mirror.host + c->plan->bases_off);
-    const uint64_t *open = (const uint64_t *)(h->now->mirror.host + h->plan.open_off);
+    const uint64_t *bases = (const uint64_t *)(rkvi_step_tables_host(h) + c->plan->bases_off);
+    const uint64_t *open = (const uint64_t *)(rkvi_step_tables_host(h) + h->plan.open_off);
     if (h->plan.n_open == 0)
         return RKV_OK;
     add_table(h, c->plan->bases_off, h->plan.n_bases * sizeof(uint64_t));
     add_table(h, h->plan.open_off, h->plan.n_open * sizeof(uint64_t));
     for (uint64_t i = 0; i < h->plan.n_open; i++)
-        add_range(h, (void *)(uintptr_t)bases[open[i]], c->layer->geom.bytes, RKVI_WRITE);
+        rkvi_launch_add_range(h, (void *)(uintptr_t)bases[open[i]], c->layer->geom.bytes, RKVI_WRITE);
     h->stats.extra_launches++;
     return launch(h, &l, c->stream);
 }
@@ -110,10 +110,8 @@ rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c)
                      .args_bytes = sizeof args,
                      .args = &args,
                      .grid = h->plan.n_new_cells * c->layer->geom.n_heads};
-    rkv_status s = launch_open(h, c);
-    if (s != RKV_OK)
-        return s;
     store_ranges(h, c);
+    rkvi_capture_note(h, c, &l, 0, 0);
     return launch(h, &l, c->stream);
 }
 
@@ -128,13 +126,13 @@ static uint64_t partial_bytes(const rkvi_site_call *c)
  * declared. */
 static void add_partials(rkv_cache *h, const rkvi_site_call *c, uint64_t slot, uint64_t n, uint32_t access)
 {
-    add_range(h, (char *)h->partials + slot * partial_bytes(c), n * partial_bytes(c), access);
+    rkvi_launch_add_range(h, (char *)h->partials + slot * partial_bytes(c), n * partial_bytes(c), access);
 }
 
 static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *it, bool is_prefill)
 {
     const uint32_t class = c->layer->leaf_class;
-    const unsigned char *m = h->now->mirror.host;
+    const unsigned char *m = rkvi_step_tables_host(h);
     const rkvi_entry *e = (const rkvi_entry *)(m + h->plan.classes[class].entries_off) + it->entry;
     const rkvi_span *spans = (const rkvi_span *)(m + h->plan.classes[class].spans_off) + e->span0;
     const uint64_t *bases = (const uint64_t *)(m + c->plan->bases_off) + e->base0;
@@ -142,7 +140,7 @@ static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *
     for (uint64_t leaf = it->leaf0; leaf < it->leaf1; leaf++) {
         const uint64_t base = bases[spans[leaf].tile];
         if (base && base != last)
-            add_range(h, (void *)(uintptr_t)base, c->layer->geom.n_heads * c->layer->geom.head_bytes, RKVI_READ);
+            rkvi_launch_add_range(h, (void *)(uintptr_t)base, c->layer->geom.n_heads * c->layer->geom.head_bytes, RKVI_READ);
         last = base;
     }
     const bool reads = is_prefill && !(it->flags & RKVI_ITEM_FIRST);
@@ -156,11 +154,23 @@ static bool turns(const rkv_cache *h, const rkvi_site_call *c)
 
 static void add_turned(rkv_cache *h, const rkvi_site_call *c, uint32_t access)
 {
-    const rkvi_turned_row *rows = (const rkvi_turned_row *)(h->now->mirror.host + h->plan.turned_off);
+    const rkvi_turned_row *rows = (const rkvi_turned_row *)(rkvi_step_tables_host(h) + h->plan.turned_off);
     const uint64_t floats = (uint64_t)c->site->n_q_heads * c->layer->geom.dk;
     for (uint64_t i = 0; i < h->plan.n_turned_rows; i++)
-        add_range(h, h->turned + rows[i].turn * h->cfg.turned_floats + rows[i].row * floats, floats * sizeof(float),
+        rkvi_launch_add_range(h, h->turned + rows[i].turn * h->cfg.turned_floats + rows[i].row * floats, floats * sizeof(float),
                   access);
+}
+
+static void rotate_ranges(rkv_cache *h, const rkvi_site_call *c)
+{
+    const rkvi_rope *rope = &h->cfg.ropes[c->layer->rope];
+    const uint64_t angles_off = h->plan.turns.angles_off[c->layer->rope];
+    if (!h->dev->wants_ranges)
+        return;
+    add_table(h, h->plan.turned_off, h->plan.n_turned_rows * sizeof(rkvi_turned_row));
+    add_table(h, angles_off, (uint64_t)h->plan.turns.n_pairs * rope->n * 2 * sizeof(float));
+    add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
+    add_turned(h, c, RKVI_WRITE);
 }
 
 rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c)
@@ -180,13 +190,9 @@ rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c)
                                    .pairing = rope->pairing};
     rkvi_launch l = {.op = RKVI_OP_ROTATE, .args_bytes = sizeof args, .args = &args,
                      .grid = h->plan.n_turned_rows * c->site->n_q_heads};
-    if (h->dev->wants_ranges) {
-        add_table(h, h->plan.turned_off, h->plan.n_turned_rows * sizeof(rkvi_turned_row));
-        add_table(h, angles_off, (uint64_t)h->plan.turns.n_pairs * rope->n * 2 * sizeof(float));
-        add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
-        add_turned(h, c, RKVI_WRITE);
-    }
+    rotate_ranges(h, c);
     h->stats.extra_launches++;
+    rkvi_capture_note(h, c, &l, 0, 0);
     return launch(h, &l, c->stream);
 }
 
@@ -195,7 +201,7 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uin
     const uint32_t class = c->layer->leaf_class;
     if (!h->dev->wants_ranges)
         return;
-    const unsigned char *m = h->now->mirror.host;
+    const unsigned char *m = rkvi_step_tables_host(h);
     const rkvi_entry *entries = (const rkvi_entry *)(m + h->plan.classes[class].entries_off);
     const rkvi_entry *last = &entries[h->batch.n_entries - 1];
     add_table(h, h->plan.classes[class].entries_off, h->batch.n_entries * sizeof(rkvi_entry));
@@ -248,6 +254,7 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
     if (n == 0)
         return RKV_OK;
     attend_ranges(h, c, op, first, n);
+    rkvi_capture_note(h, c, &l, first, n);
     return launch(h, &l, c->stream);
 }
 
@@ -255,7 +262,7 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
 
 static void merge_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
 {
-    const unsigned char *m = h->now->mirror.host;
+    const unsigned char *m = rkvi_step_tables_host(h);
     const rkvi_merge_item *items = (const rkvi_merge_item *)(m + c->plan->merges_off);
     const rkvi_node *nodes = (const rkvi_node *)(m + c->plan->nodes_off);
     const uint32_t class = c->layer->leaf_class;
@@ -291,6 +298,7 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
     if (n == 0)
         return RKV_OK;
     merge_ranges(h, c, first, n);
+    rkvi_capture_note(h, c, &l, first, n);
     return launch(h, &l, c->stream);
 }
 
@@ -298,7 +306,7 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
 static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, uint32_t round)
 {
     const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 * h->plan.n_rounds + round];
-    rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->n_decode, l->cost_bytes);
+    rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->grid_decode, l->cost_bytes);
     if (s == RKV_OK && h->is_profiled)
         s = rkvi_profile_launch(h, c, round);
     if (s == RKV_OK)
@@ -324,7 +332,7 @@ rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
 static void tree_ranges(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_geom *g = &c->layer->geom;
-    const unsigned char *m = h->now->mirror.host;
+    const unsigned char *m = rkvi_step_tables_host(h);
     const rkvi_tree_item *items = (const rkvi_tree_item *)(m + h->plan.trees_off);
     const rkvi_new_cell *cells = (const rkvi_new_cell *)(m + h->plan.cells_off);
     const uint64_t *bases = (const uint64_t *)(m + c->plan->bases_off);
@@ -337,7 +345,7 @@ static void tree_ranges(rkv_cache *h, const rkvi_site_call *c)
     add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, g->dk, RKVI_READ);
     for (uint64_t i = 0; i < h->plan.n_tree_rows; i++) {
         const rkvi_new_cell *cell = &cells[items[i].cell0 + items[i].row];
-        add_range(h, (void *)(uintptr_t)bases[cell->base], g->n_heads * g->head_bytes, RKVI_READ);
+        rkvi_launch_add_range(h, (void *)(uintptr_t)bases[cell->base], g->n_heads * g->head_bytes, RKVI_READ);
         add_partials(h, c, items[i].slot, 1, RKVI_WRITE);
     }
 }
@@ -361,6 +369,7 @@ static rkv_status launch_trees(rkv_cache *h, const rkvi_site_call *c)
         return RKV_OK;
     tree_ranges(h, c);
     h->stats.extra_launches++;
+    rkvi_capture_note(h, c, &l, 0, 0);
     return launch(h, &l, c->stream);
 }
 
@@ -375,7 +384,7 @@ rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, con
     for (uint32_t t = 0; t < n_tiles; t++) {
         const rkvi_tile_layer *tl = rkvi_tile_layer_at(&h->cache.tiles, s->tiles[begin.tile_index + t], layer);
         args.tiles[t] = tl->device_addr;
-        add_range(h, (void *)(uintptr_t)tl->device_addr, g->n_heads * g->head_bytes, RKVI_READ | RKVI_WRITE);
+        rkvi_launch_add_range(h, (void *)(uintptr_t)tl->device_addr, g->n_heads * g->head_bytes, RKVI_READ | RKVI_WRITE);
     }
     for (uint32_t i = 0; i < n; i++)
         args.from[i] = (uint8_t)cells[i];
@@ -383,17 +392,40 @@ rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, con
     return launch(h, &l, stream);
 }
 
+static void output_ranges(rkv_cache *h, const rkvi_site_call *c)
+{
+    if (!h->dev->wants_ranges)
+        return;
+    add_tensor(h, &c->a->out, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dv, RKVI_WRITE);
+    for (uint32_t r = 0; c->a->lse && r < h->batch.n_rows; r++)
+        rkvi_launch_add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
+    rkvi_launch_add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
+}
+
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
 {
     rkv_status s = launch_trees(h, c);
+    if (s == RKV_OK && h->is_profiled)
+        s = rkvi_profile_output(h, c);
     if (s != RKV_OK)
         return s;
-    if (h->dev->wants_ranges) {
-        add_tensor(h, &c->a->out, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dv, RKVI_WRITE);
-        for (uint32_t r = 0; c->a->lse && r < h->batch.n_rows; r++)
-            add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
-        add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
-    }
-    s = h->is_profiled ? rkvi_profile_output(h, c) : RKV_OK;
-    return s == RKV_OK ? launch_merge(h, c, c->plan->merge0, c->plan->n_merge) : s;
+    output_ranges(h, c);
+    return launch_merge(h, c, c->plan->merge0, c->plan->n_merge);
+}
+
+void rkvi_launch_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op, uint64_t first, uint64_t n)
+{
+    h->n_ranges = 0;
+    if (op == RKVI_OP_STORE)
+        store_ranges(h, c);
+    else if (op == RKVI_OP_ROTATE)
+        rotate_ranges(h, c);
+    else if (op == RKVI_OP_TREE)
+        tree_ranges(h, c);
+    else if (op != RKVI_OP_MERGE)
+        attend_ranges(h, c, (rkvi_op)op, first, n);
+    else if (first == c->plan->merge0)
+        output_ranges(h, c);
+    if (op == RKVI_OP_MERGE)
+        merge_ranges(h, c, first, n);
 }

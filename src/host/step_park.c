@@ -22,6 +22,7 @@ static rkv_status park(rkv_cache *h, uint32_t sequence)
 
 rkv_status rkvi_handle_park(rkv_cache *h, uint32_t sequence)
 {
+    h->cache.layout++;
     return rkvi_step_seen_status(h, park(h, sequence));
 }
 
@@ -42,5 +43,6 @@ static rkv_status fetch(rkv_cache *h, uint32_t sequence)
 
 rkv_status rkvi_handle_fetch(rkv_cache *h, uint32_t sequence)
 {
+    h->cache.layout++;
     return rkvi_step_seen_status(h, fetch(h, sequence));
 }

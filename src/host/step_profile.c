@@ -31,6 +31,10 @@ rkv_status rkvi_profile_start(rkv_cache *h, uint32_t every)
 {
     struct rkvi_step_profile *p = calloc(1, sizeof *p);
     void *staging = NULL;
+    if (h->graphs) {
+        free(p);
+        return rkvi_fail(RKV_E_UNSUPPORTED, "profiles are not built for caches with RKV_FLAG_GRAPHS");
+    }
     if (!p)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a profile");
     rkv_status s = rkvi_profile_init(&p->sums, &h->cfg);

@@ -138,6 +138,7 @@ rkv_status rkvi_handle_set_window(rkv_cache *h, uint32_t layer, uint64_t window_
 {
     const uint64_t now = h->cfg.layers[layer].window_tiles;
     rkv_status s = RKV_OK;
+    h->cache.layout++;
     if (window_tiles > now)
         s = grow(h, layer, window_tiles);
     else if (window_tiles < now)

@@ -27,6 +27,55 @@ typedef struct rkvi_seen {
 struct rkvi_import;       /* step_cells_types.h */
 struct rkvi_step_profile; /* step_profile.c */
 
+/* The open step's tables as graphs find them: at fixed places on the device,
+ * brought up to date by pieces (rkvi_op PATCH) that start enqueues.
+ *
+ *   piece:  unknown --in a patch that start enqueued--> as in the image
+ *           as in the image --changed by begin--> unknown */
+typedef struct rkvi_step_image {
+    void *device;
+    unsigned char *host, *spare; /* the open step's tables; what plans are written to */
+    unsigned char *state;        /* [piece]: RKVI_PIECE_ */
+    uint32_t *changed;           /* pieces of the open step's patch */
+    rkvi_patch *runs;            /* scratch */
+    uint32_t n_changed, n_runs;
+    uint64_t data_off;           /* in the upload: the pieces, behind n_runs rkvi_patch */
+    uint64_t upload_bytes;
+} rkvi_step_image;
+enum { RKVI_PIECE_KNOWN = 1, RKVI_PIECE_CHANGED = 2 };
+
+/* The last step planned, to tell whether the next one is the same but for
+ * lengths. */
+typedef struct rkvi_steady_size {
+    uint64_t n_cells;
+    uint32_t n_tiles, n_segments;
+} rkvi_steady_size;
+
+typedef struct rkvi_step_steady {
+    bool is_valid;
+    rkvi_batch batch;
+    rkvi_steady_size *sizes; /* [entry] of its sequence, the step's cells included */
+    uint64_t layout;         /* of the cache */
+} rkvi_step_steady;
+
+/* What a launch of a capture touches: asked for at each replay (tests). */
+typedef struct rkvi_noted_launch rkvi_noted_launch;
+
+/* A capture under way.  Its events are of no use outside. */
+typedef struct rkvi_step_capture {
+    bool is_on, is_forked;     /* forked: copy_stream has joined it */
+    uint32_t first_site, site, end_site; /* site: the next */
+    rkvi_noted_launch *noted;
+    /* copies of the tail */
+    rkvi_ring ring;            /* the list, and its first items once more for the next replay */
+    void *copy_stream;
+    rkvi_timeline in, compute;
+    rkvi_seen in_seen, compute_seen;
+    uint64_t *launch_marks;    /* [launch % launch_room] */
+    uint64_t launched;
+    uint32_t n_ahead;
+} rkvi_step_capture;
+
 struct rkv_cache {
     rkvi_config cfg;
     rkvi_device *dev;
@@ -66,6 +115,23 @@ struct rkv_cache {
     bool missed;           /* the last prediction was wrong */
     bool hint_differs;     /* the last end was told of other sequences than its step's */
 
+    /* graphs: RKV_FLAG_GRAPHS */
+    bool graphs;
+    rkvi_step_image image;
+    rkvi_step_steady steady;
+    rkvi_step_capture capture;
+    uint64_t key;          /* of the open step */
+    bool replay_open;      /* a graph is launched behind the last mark of compute */
+    uint64_t replay_first; /* its launches: from here to `launched` */
+    bool replayed, expects_replay; /* the open step has had a replay; so had the last one */
+    uint64_t list_hash;    /* of the open step's list: what, in which slots, for which launches */
+    uint64_t list_out;     /* newest copy-out of what it reads */
+    uint64_t ahead_hash;   /* the last replay left the first n_ahead items of that list in the ring */
+    uint32_t n_ahead;
+    uint64_t ring_base;    /* number of the launch that the ring's list counts from */
+    bool ring_is_old;      /* the list is the open step's, but its numbers are a former one's */
+    bool ring_is_past;     /* graphs have written to the ring behind its bookkeeping */
+
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
     size_t n_ranges, ranges_room;
 
@@ -91,6 +157,8 @@ void rkvi_handle_drop_extent(rkv_cache *h, uint32_t layer, uint32_t extent);
 /* Enqueues the copies that may be; `needed`: a launch that can't run without
  * its own. */
 rkv_status rkvi_step_pump(rkv_cache *h, uint64_t needed);
+/* One copy at most. */
+rkv_status rkvi_step_pump_next(rkv_cache *h, uint64_t needed);
 /* Op-level mode: the copies of launches up to `upto`, each after all compute
  * so far. */
 rkv_status rkvi_step_pump_op_level(rkv_cache *h, uint64_t upto);
@@ -102,6 +170,50 @@ rkv_status rkvi_step_leave(rkv_cache *h, uint32_t layer);
 rkv_status rkvi_step_promote(rkv_cache *h, uint64_t launch, void *stream);
 rkv_status rkvi_step_upload(rkv_cache *h);
 
+/* ---- step.c, for step_graph.c */
+
+/* A call on another stream than the call before comes after it. */
+rkv_status rkvi_step_order(rkv_cache *h, void *stream);
+rkv_status rkvi_step_mark_compute(rkv_cache *h, void *stream);
+/* A call of the running step failed: only abort is left, or nothing. */
+rkv_status rkvi_step_broken(rkv_cache *h, rkv_status s, void *stream);
+
+/* ---- step_image.c: the tables at fixed places */
+
+rkv_status rkvi_step_image_init(rkv_cache *h);
+void rkvi_step_image_free(rkv_cache *h);
+/* The spare image holds the step's tables now: what changed is taken over into
+ * the image, and written into the mirror. */
+void rkvi_step_image_update(rkv_cache *h);
+/* Changes in place instead: begin, write and touch, end. */
+void rkvi_step_image_begin(rkv_cache *h);
+void rkvi_step_image_touch(rkv_cache *h, uint64_t off, uint64_t bytes);
+void rkvi_step_image_end(rkv_cache *h);
+rkv_status rkvi_step_image_patch(rkv_cache *h, void *stream);
+/* Where the open step's tables lie on the device, and what they hold. */
+static inline uint64_t rkvi_step_tables_at(const rkv_cache *h)
+{
+    return h->graphs ? (uint64_t)(uintptr_t)h->image.device : h->now->mirror.device_addr;
+}
+static inline const unsigned char *rkvi_step_tables_host(const rkv_cache *h)
+{
+    return h->graphs ? h->image.host : h->now->mirror.host;
+}
+
+/* ---- step_steady.c: steps that differ from the last one in lengths alone */
+
+rkv_status rkvi_step_steady_init(rkv_cache *h);
+void rkvi_step_steady_free(rkv_cache *h);
+/* A step is planned: the next one may be like it. */
+void rkvi_step_steady_keep(rkv_cache *h);
+/* Carries the tables on; false, and nothing changed, where that is not enough. */
+bool rkvi_step_carry_on(rkv_cache *h);
+/* Before the ring is used for the open step, other than by a replay that finds
+ * all in place. */
+void rkvi_step_ring_now(rkv_cache *h);
+/* Predicts the same list again; false where tiles are about to enter it. */
+bool rkvi_step_predict_again(rkv_cache *h, uint64_t last_launch);
+
 /* ---- step_launch.c: kernels and their ranges */
 
 typedef struct rkvi_site_call {
@@ -111,7 +223,12 @@ typedef struct rkvi_site_call {
     const rkvi_plan_site *plan;
     void *stream;
 } rkvi_site_call;
+/* Opens tiles (not in a capture), stores. */
+void rkvi_launch_add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access);
+rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
+/* Waits of the store: host copies given up, places handed on, transit. */
+rkv_status rkvi_step_before_store(rkv_cache *h, const rkvi_site_call *c);
 /* q turned back for the step's turns, if it has any: before the first attend. */
 rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c);
 /* The decode and prefill items of launch g, then its merges. */
@@ -119,6 +236,34 @@ rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g)
 /* Token trees' partials, then the last merge. */
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
 
+/* ---- step_graph_copy.c: the tail's copies in captures and replays */
+
+rkv_status rkvi_capture_init(rkv_cache *h);
+void rkvi_capture_free(rkv_cache *h);
+/* Lays the list out for the captured sites; copies that wait for no launch come
+ * first. */
+rkv_status rkvi_capture_fork(rkv_cache *h, void *stream);
+/* Before and after a captured launch of the site's. */
+rkv_status rkvi_capture_wait_filled(rkv_cache *h, const rkvi_site_call *c, uint64_t number);
+rkv_status rkvi_capture_launched(rkv_cache *h, const rkvi_site_call *c, uint64_t number);
+rkv_status rkvi_capture_join(rkv_cache *h, void *stream);
+/* The plan's list is new: its hash and newest copy-out. */
+void rkvi_graph_list(rkv_cache *h);
+/* What the graph expects in the ring is there, or on its way, before what
+ * follows on `stream`; and what the graph does to the ring is noted. */
+rkv_status rkvi_replay_ring(rkv_cache *h, const rkvi_step_graph *graph, void *stream);
+
+/* ---- step_graph.c: captures and replays */
+
+rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c);
+void rkvi_capture_drop(rkv_cache *h);
+/* The launch whose ranges were just collected is captured: they are asked for
+ * again at each replay. */
+void rkvi_capture_note(rkv_cache *h, const rkvi_site_call *c, rkvi_launch *l, uint64_t first, uint64_t n);
+void rkvi_capture_notes_free(rkv_cache *h);
+void rkvi_launch_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op, uint64_t first, uint64_t n);
+/* What was enqueued behind a replay by the engine gets its mark. */
+rkv_status rkvi_step_settle(rkv_cache *h);
 /* Accepted cells of the token tree at a sequence's end, in one KV layer. */
 rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
                             void *stream);
