@@ -9,7 +9,7 @@
 #   GPU_TESTS      which tests, by name; empty: all
 #   GPU_SANITIZE   tools of compute-sanitizer; "memcheck", "" for none
 #   GPU_REPORT     folder for the log and junit; BUILD/gpu
-#   CARRY          folder with Debian packages of libcmocka, for machines without; .carry
+#   CARRY          folder with Debian packages of libcmocka and libxxhash-dev, for machines without; .carry
 set -u
 cd "$(dirname "$0")/.."
 build=${1:-build-gpu}
@@ -24,7 +24,7 @@ export PATH
 # CMocka from carried packages, in a folder of the build's own.
 if ls "$carry"/libcmocka*.deb >/dev/null 2>&1; then
     prefix=$(mkdir -p "$build/prefix" && cd "$build/prefix" && pwd)
-    for deb in "$carry"/libcmocka*.deb; do
+    for deb in "$carry"/*.deb; do
         dpkg -x "$deb" "$prefix"
     done
     lib=$(dirname "$(find "$prefix" -name 'libcmocka.so.0' | head -n 1)")
