@@ -201,6 +201,35 @@ static void test_repeats(void **state)
     assert_memory_equal(got, again, sizeof got);
 }
 
+/* Rows apart have the bits of steps of one row; positions may be given. */
+static void test_rows_apart(void **state)
+{
+    (void)state;
+    static float apart[ROWS][TINY_VOCABULARY];
+    static int64_t positions[ROWS];
+    struct gen_error err;
+    struct naive *naive = naive_create(&model.shape, ROWS, &err);
+    struct forward *f = forward_create(&model, ROWS, ROWS, &err);
+    assert_non_null(naive);
+    assert_non_null(f);
+    for (int i = 0; i < ROWS; i++)
+        positions[i] = i;
+    const struct attention attention = naive_attention(naive);
+    struct forward_step step = {.tokens = tokens,
+                                .rows = ROWS,
+                                .all_logits = apart[0],
+                                .positions = positions,
+                                .rows_apart = true};
+    run_in_chunks(1, got);
+    assert_int_equal(forward_run(f, &attention, &step, &err), 0);
+    assert_memory_equal(got, apart, sizeof got);
+    positions[ROWS - 1] = ROWS;
+    assert_int_equal(forward_run(f, &attention, &step, &err), -1);
+    assert_non_null(strstr(err.text, "Position 40 is not below the 40"));
+    forward_destroy(f);
+    naive_destroy(naive);
+}
+
 static void test_step_errors(void **state)
 {
     (void)state;
@@ -286,9 +315,10 @@ static void test_sampling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_f64),   cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_repeats),       cmocka_unit_test(test_step_errors),
-        cmocka_unit_test(test_damaged_model), cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_against_f64), cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_repeats),     cmocka_unit_test(test_rows_apart),
+        cmocka_unit_test(test_step_errors), cmocka_unit_test(test_damaged_model),
+        cmocka_unit_test(test_sampling),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

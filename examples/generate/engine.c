@@ -131,7 +131,8 @@ int engine_open(struct engine *e, const struct options *options, struct gen_erro
     const struct backend_settings settings = {.model = &e->model,
                                               .max_rows = options->chunk,
                                               .positions = e->positions,
-                                              .all_logits = options->dump_path != NULL};
+                                              .all_logits =
+                                                  options->all_logits || options->dump_path != NULL};
     if (backend_open(&e->backend, options->device, &settings, err) != 0)
         goto fail;
     if (options->dump_path != NULL &&

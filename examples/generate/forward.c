@@ -99,12 +99,12 @@ static void norm_rows(const struct forward *f, const float *weight, size_t rows)
 }
 
 /* Turns the pairs (0, 1), (2, 3), ... of each Q and K head; the file's rows are ordered for that. */
-static void rope_rows(const struct forward *f, size_t rows, size_t first_position)
+static void rope_rows(const struct forward *f, const struct forward_step *step)
 {
     const struct model_shape *s = &f->model->shape;
     const size_t stride = (s->heads + 2 * s->kv_heads) * s->head_dim;
-    for (size_t r = 0; r < rows; r++) {
-        const float *turn = f->turns + (first_position + r) * s->head_dim;
+    for (size_t r = 0; r < step->rows; r++) {
+        const float *turn = f->turns + forward_position(step, r) * s->head_dim;
         for (size_t h = 0; h < s->heads + s->kv_heads; h++) {
             float *x = f->qkv + r * stride + h * s->head_dim;
             for (size_t d = 0; d < s->head_dim; d += 2) {
@@ -128,6 +128,17 @@ static void swiglu_rows(const struct forward *f, size_t rows)
     }
 }
 
+static void multiply(const struct product *p, const struct forward_step *step)
+{
+    struct product one = *p;
+    if (!step->rows_apart) {
+        products_multiply(p, step->rows);
+        return;
+    }
+    for (size_t r = 0; r < step->rows; r++, one.x += p->x_stride, one.y += p->outputs)
+        products_multiply(&one, 1);
+}
+
 static int attention_block(struct forward *f, const struct attention *attention, size_t layer,
                            const struct forward_step *step, struct gen_error *err)
 {
@@ -135,10 +146,9 @@ static int attention_block(struct forward *f, const struct attention *attention,
     const struct model_layer *w = &f->model->layers[layer];
     const size_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim, stride = q + 2 * kv;
     norm_rows(f, w->attention_norm, step->rows);
-    products_multiply(
-        &(struct product){w->qkv, f->normed, f->qkv, stride, s->embedding, s->embedding, 0.0f},
-        step->rows);
-    rope_rows(f, step->rows, step->first_position);
+    multiply(&(struct product){w->qkv, f->normed, f->qkv, stride, s->embedding, s->embedding, 0.0f},
+             step);
+    rope_rows(f, step);
     const struct attention_rows rows = {.q = f->qkv,
                                         .k = f->qkv + q,
                                         .v = f->qkv + q + kv,
@@ -148,22 +158,21 @@ static int attention_block(struct forward *f, const struct attention *attention,
                                         .out_stride = q};
     if (attention->attend(attention->self, layer, &rows, err) != 0)
         return -1;
-    products_multiply(&(struct product){w->attention_out, f->attended, f->x, s->embedding, q, q, 1.0f},
-                      step->rows);
+    multiply(&(struct product){w->attention_out, f->attended, f->x, s->embedding, q, q, 1.0f}, step);
     return 0;
 }
 
-static void feed_forward_block(struct forward *f, size_t layer, size_t rows)
+static void feed_forward_block(struct forward *f, size_t layer, const struct forward_step *step)
 {
     const struct model_shape *s = &f->model->shape;
     const struct model_layer *w = &f->model->layers[layer];
     const size_t n = s->feed_forward;
-    norm_rows(f, w->ffn_norm, rows);
-    products_multiply(
+    norm_rows(f, w->ffn_norm, step->rows);
+    multiply(
         &(struct product){w->gate_up, f->normed, f->gate_up, 2 * n, s->embedding, s->embedding, 0.0f},
-        rows);
-    swiglu_rows(f, rows);
-    products_multiply(&(struct product){w->down, f->gate_up, f->x, s->embedding, n, 2 * n, 1.0f}, rows);
+        step);
+    swiglu_rows(f, step->rows);
+    multiply(&(struct product){w->down, f->gate_up, f->x, s->embedding, n, 2 * n, 1.0f}, step);
 }
 
 int forward_check_step(const struct forward_limits *limits, const struct forward_step *step,
@@ -171,10 +180,14 @@ int forward_check_step(const struct forward_limits *limits, const struct forward
 {
     if (step->rows == 0 || step->rows > limits->max_rows)
         return gen_fail(err, "A step of %zu rows; 1 to %zu are allowed.", step->rows, limits->max_rows);
-    if (step->first_position > limits->positions ||
-        step->rows > limits->positions - step->first_position)
+    if (step->positions == NULL && (step->first_position > limits->positions ||
+                                    step->rows > limits->positions - step->first_position))
         return gen_fail(err, "Position %zu is beyond the %zu that were set up.",
                         step->first_position + step->rows - 1, limits->positions);
+    for (size_t r = 0; step->positions != NULL && r < step->rows; r++)
+        if (step->positions[r] < 0 || (uint64_t)step->positions[r] >= limits->positions)
+            return gen_fail(err, "Position %lld is not below the %zu that were set up.",
+                            (long long)step->positions[r], limits->positions);
     for (size_t r = 0; r < step->rows; r++)
         if (step->tokens[r] < 0 || (size_t)step->tokens[r] >= limits->vocabulary)
             return gen_fail(err, "Token %d is not in the vocabulary of %zu.", step->tokens[r],
@@ -198,9 +211,8 @@ static void output(struct forward *f, const struct forward_step *step)
         const struct model *m = f->model;
         const size_t n = m->shape.embedding;
         norm_rows(f, m->output_norm, step->rows);
-        products_multiply(
-            &(struct product){m->output, f->normed, step->all_logits, vocabulary, n, n, 0.0f},
-            step->rows);
+        multiply(&(struct product){m->output, f->normed, step->all_logits, vocabulary, n, n, 0.0f},
+                 step);
     }
     if (step->logits != NULL || step->best != NULL)
         logits_of_row(f, step->rows - 1, logits);
@@ -222,7 +234,7 @@ int forward_run(struct forward *f, const struct attention *attention, const stru
     for (size_t layer = 0; layer < m->shape.layers; layer++) {
         if (attention_block(f, attention, layer, step, err) != 0)
             return -1;
-        feed_forward_block(f, layer, step->rows);
+        feed_forward_block(f, layer, step);
     }
     if (attention->end(attention->self, err) != 0)
         return -1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The forward pass of one sequence: tokens in, logits out.
+ * The forward pass: tokens in, logits out.
  *
  *   x = embedding;  per layer:  x += O attend(rope(Q n(x)), rope(K n(x)), V n(x))
  *                               x += Down (silu(Gate n(x)) * Up n(x))
@@ -13,6 +13,7 @@
 #ifndef FORWARD_H
 #define FORWARD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,7 +35,15 @@ struct forward_step {
     float *logits;     /* [vocabulary]: of the last row */
     float *all_logits; /* [rows][vocabulary] */
     int32_t *best;     /* the likeliest token behind the last row */
+    /* For rows of several sequences: a position each, instead of first_position and on. */
+    const int64_t *positions;
+    bool rows_apart; /* each row has products of its own: then no other row changes its bits */
 };
+static inline size_t forward_position(const struct forward_step *step, size_t row)
+{
+    return step->positions != NULL ? (size_t)step->positions[row] : step->first_position + row;
+}
+
 int forward_run(struct forward *f, const struct attention *attention, const struct forward_step *step,
                 struct gen_error *err);
 

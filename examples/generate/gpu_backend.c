@@ -189,7 +189,8 @@ struct product {
 };
 
 /* cuBLAS counts by columns: what is row-major here is its own transpose there. */
-static int multiply(const struct gpu *g, const struct product *p, size_t rows, struct gen_error *err)
+static int multiply_rows(const struct gpu *g, const struct product *p, size_t rows,
+                         struct gen_error *err)
 {
     static const float one = 1.0f;
     const gpu_f16 *w = g->weights + (p->w - g->model->weights);
@@ -199,6 +200,19 @@ static int multiply(const struct gpu *g, const struct product *p, size_t rows, s
                      inputs, p->x, CUDA_R_16F, inputs, &p->keep, p->y, CUDA_R_32F, outputs,
                      CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     return check_blas(status, "A matrix product", err);
+}
+
+/* `rows` is the step's, or 1 where one row is wanted. */
+static int multiply(const struct gpu *g, const struct product *p, const struct forward_step *step,
+                    size_t rows, struct gen_error *err)
+{
+    struct product one = *p;
+    int rc = 0;
+    if (!step->rows_apart)
+        return multiply_rows(g, p, rows, err);
+    for (size_t r = 0; rc == 0 && r < rows; r++, one.x += p->inputs, one.y += p->outputs)
+        rc = multiply_rows(g, &one, 1, err);
+    return rc;
 }
 
 static int norm(const struct gpu *g, const float *x, size_t index, size_t rows, struct gen_error *err)
@@ -216,13 +230,18 @@ static int norm(const struct gpu *g, const float *x, size_t index, size_t rows, 
 static int rope(const struct gpu *g, const struct forward_step *step, struct gen_error *err)
 {
     const struct model_shape *s = &g->model->shape;
-    const struct gpu_rope args = {.x = g->qkv,
-                                  .turns = g->turns + step->first_position * s->head_dim,
-                                  .rows = step->rows,
-                                  .heads = s->heads + s->kv_heads,
-                                  .head_dim = s->head_dim,
-                                  .stride = (s->heads + 2 * s->kv_heads) * s->head_dim};
-    return check_cuda(gpu_rope(g->stream, args), "The rotary embedding", err);
+    const size_t at_once = step->positions != NULL ? 1 : step->rows; /* rows of one launch */
+    struct gpu_rope args = {.x = g->qkv,
+                            .rows = at_once,
+                            .heads = s->heads + s->kv_heads,
+                            .head_dim = s->head_dim,
+                            .stride = (s->heads + 2 * s->kv_heads) * s->head_dim};
+    int rc = 0;
+    for (size_t r = 0; rc == 0 && r < step->rows; r += at_once, args.x += at_once * args.stride) {
+        args.turns = g->turns + forward_position(step, r) * s->head_dim;
+        rc = check_cuda(gpu_rope(g->stream, args), "The rotary embedding", err);
+    }
+    return rc;
 }
 
 static int attention_block(struct gpu *g, const struct attention *attention, size_t layer,
@@ -240,24 +259,27 @@ static int attention_block(struct gpu *g, const struct attention *attention, siz
                                         .rows = step->rows,
                                         .qkv_stride = stride,
                                         .out_stride = q};
-    if (norm(g, g->x, 2 * layer, step->rows, err) != 0 || multiply(g, &in, step->rows, err) != 0 ||
-        rope(g, step, err) != 0 || attention->attend(attention->self, layer, &rows, err) != 0)
+    if (norm(g, g->x, 2 * layer, step->rows, err) != 0 ||
+        multiply(g, &in, step, step->rows, err) != 0 || rope(g, step, err) != 0 ||
+        attention->attend(attention->self, layer, &rows, err) != 0)
         return -1;
-    return multiply(g, &out, step->rows, err);
+    return multiply(g, &out, step, step->rows, err);
 }
 
-static int feed_forward_block(struct gpu *g, size_t layer, size_t rows, struct gen_error *err)
+static int feed_forward_block(struct gpu *g, size_t layer, const struct forward_step *step,
+                              struct gen_error *err)
 {
+    const size_t rows = step->rows;
     const struct model_shape *s = &g->model->shape;
     const struct model_layer *w = &g->model->layers[layer];
     const size_t n = s->feed_forward;
     const struct product in = {w->gate_up, g->normed, g->gate_up, 2 * n, s->embedding, 0.0f};
     const struct product out = {w->down, g->act, g->x, s->embedding, n, 1.0f};
     const struct gpu_swiglu args = {.gate_up = g->gate_up, .out = g->act, .rows = rows, .n = n};
-    if (norm(g, g->x, 2 * layer + 1, rows, err) != 0 || multiply(g, &in, rows, err) != 0 ||
+    if (norm(g, g->x, 2 * layer + 1, rows, err) != 0 || multiply(g, &in, step, rows, err) != 0 ||
         check_cuda(gpu_swiglu(g->stream, args), "The activation", err) != 0)
         return -1;
-    return multiply(g, &out, rows, err);
+    return multiply(g, &out, step, rows, err);
 }
 
 static int copy_out(const struct gpu *g, void *to, const void *from, size_t bytes,
@@ -277,7 +299,7 @@ static int output(struct gpu *g, const struct forward_step *step, struct gen_err
     int32_t *best = g->pinned + g->settings.max_rows;
     const struct product p = {m->output, g->normed, g->logits, v, n, 0.0f};
     if (norm(g, g->x + (step->rows - rows) * n, 2 * m->shape.layers, rows, err) != 0 ||
-        multiply(g, &p, rows, err) != 0)
+        multiply(g, &p, step, rows, err) != 0)
         return -1;
     if (step->all_logits != NULL &&
         copy_out(g, step->all_logits, g->logits, rows * row_bytes, err) != 0)
@@ -315,7 +337,7 @@ static int queue_step(struct gpu *g, const struct attention *attention, const st
         return -1;
     for (size_t layer = 0; layer < g->model->shape.layers; layer++)
         if (attention_block(g, attention, layer, step, err) != 0 ||
-            feed_forward_block(g, layer, step->rows, err) != 0)
+            feed_forward_block(g, layer, step, err) != 0)
             return -1;
     if (attention->end(attention->self, err) != 0)
         return -1;

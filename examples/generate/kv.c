@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kv.h"
 
+#include <math.h>
 #include <rollkv/host.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@ struct kv {
     bool is_host;
     void *stream;
     rkv_type out_type;
+    rkv_batch batch; /* of the next step; no entries: the next rows of sequence 0 */
     uint64_t spent_ns;
 };
 
@@ -38,12 +40,14 @@ struct kv_params {
     rkv_cache_params params;
     rkv_kv_layer_params *kv_layers;
     rkv_site_params *sites;
+    float *frequencies;
 };
 
 static void free_params(struct kv_params *p)
 {
     free(p->kv_layers);
     free(p->sites);
+    free(p->frequencies);
 }
 
 static void fill_layer(struct kv_params *p, const struct model_shape *shape,
@@ -69,18 +73,25 @@ static int fill_params(struct kv_params *p, const struct model_shape *shape,
     *p = (struct kv_params){.params = RKV_CACHE_PARAMS_INIT};
     p->kv_layers = calloc(layers, sizeof *p->kv_layers);
     p->sites = calloc(layers, sizeof *p->sites);
-    if (p->kv_layers == NULL || p->sites == NULL) {
+    p->frequencies = calloc(shape->head_dim / 2, sizeof *p->frequencies);
+    if (p->kv_layers == NULL || p->sites == NULL || p->frequencies == NULL) {
         free_params(p);
         return gen_fail(err, "No memory for the parameters of %u layers.", layers);
     }
     for (uint32_t i = 0; i < layers; i++)
         fill_layer(p, shape, settings, i);
+    for (size_t i = 0; i < shape->head_dim / 2; i++)
+        p->frequencies[i] = (float)pow(shape->rope_base, -2.0 * (double)i / (double)shape->head_dim);
     rkv_cache_params *c = &p->params;
     c->device = settings->device;
     c->kv_layers = p->kv_layers;
     c->sites = p->sites;
     c->n_kv_layers = c->n_sites = layers;
     c->capacity_cells = settings->positions;
+    c->n_sequences = settings->sequences;
+    /* Pairs (0, 1), (2, 3), ...; they are for shifts alone. */
+    c->rope = (rkv_rope_params){p->frequencies, (uint32_t)(shape->head_dim / 2), 1};
+    c->max_turns = settings->shifts ? 0 : RKV_TURNS_NONE;
     c->max_rows = (uint32_t)settings->max_rows;
     c->tile_cells = settings->tile_cells;
     c->mode = settings->mode;
@@ -157,6 +168,9 @@ static int begin(void *self, size_t rows, struct gen_error *err)
     rkv_batch batch = RKV_BATCH_INIT;
     batch.n_entries = 1;
     batch.entries = &entry;
+    if (kv->batch.n_entries > 0)
+        batch = kv->batch;
+    kv->batch.n_entries = 0;
     const int rc = check(rkv_step_begin(kv->cache, &batch), "A step can't begin", err);
     kv->spent_ns += stopwatch_now_ns() - started;
     return rc;
@@ -207,6 +221,12 @@ uint64_t kv_spent_ns(const struct kv *kv)
 struct attention kv_attention(struct kv *kv)
 {
     return (struct attention){kv, begin, attend, end};
+}
+
+void kv_set_batch(struct kv *kv, const rkv_batch_entry *entries, uint32_t n_entries)
+{
+    kv->batch =
+        (rkv_batch){.struct_size = sizeof kv->batch, .n_entries = n_entries, .entries = entries};
 }
 
 rkv_cache *kv_cache(struct kv *kv)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention through librollkv: one KV layer and one site per model layer, one sequence. The only
- * file pair that calls the library for a step.
+ * Attention through librollkv: one KV layer and one site per model layer. A step is the next rows of
+ * sequence 0, unless it is given a batch. The only file pair that calls the library for a step.
  */
 #ifndef KV_H
 #define KV_H
 
 #include <rollkv/rollkv.h>
+#include <stdbool.h>
 
 #include "attention.h"
 #include "model.h"
@@ -16,6 +17,8 @@ struct kv_settings {
     void *stream;            /* of that device; NULL: the cache's default stream */
     rkv_type out_type;       /* of what attention writes; q, k and v are f32 */
     uint64_t positions;      /* capacity in cells */
+    uint32_t sequences;      /* 0: one */
+    bool shifts;             /* positions can be shifted */
     size_t max_rows;         /* of a step */
     rkv_type type_k, type_v; /* storage */
     uint32_t mode;           /* RKV_MODE_ */
@@ -35,6 +38,8 @@ struct kv *kv_create(const struct model_shape *shape, const struct kv_settings *
                      struct gen_error *err);
 void kv_destroy(struct kv *kv);
 struct attention kv_attention(struct kv *kv);
+/* What the next step is of; the entries, and what they point to, must live until it begins. */
+void kv_set_batch(struct kv *kv, const rkv_batch_entry *entries, uint32_t n_entries);
 rkv_cache *kv_cache(struct kv *kv);
 /* Time in the library's calls for steps so far; on the host with waiting for their results, which a
  * GPU runs later. */

@@ -43,7 +43,8 @@ struct options {
     bool compare;
     bool logits_hash;
     bool ignore_eos;
-    bool profile; /* say where attention looked */
+    bool profile;    /* say where attention looked */
+    bool all_logits; /* no option: steps of other programs may ask for the logits of all rows */
     bool quiet;
     bool which_device; /* say which one it is, and end */
     bool help;

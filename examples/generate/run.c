@@ -95,7 +95,12 @@ static int step(struct run *r, const int32_t *tokens, size_t rows, size_t positi
     struct engine *e = r->engine;
     const bool keeps = !r->settings->keeps_no_logits;
     *out_logits = keeps || samples(r) ? record_next(&r->result->record) : NULL;
-    const struct forward_step s = {tokens, rows, position, *out_logits, r->all_logits, &r->best};
+    const struct forward_step s = {.tokens = tokens,
+                                   .rows = rows,
+                                   .first_position = position,
+                                   .logits = *out_logits,
+                                   .all_logits = r->all_logits,
+                                   .best = &r->best};
     if (e->backend.run(e->backend.self, &r->attention, &s, r->err) != 0)
         return -1;
     if (keeps)
