@@ -1,4 +1,4 @@
-/* cache_places.c: a cache's life cycle and its places. */
+/* cache_places.c: a cache's life cycle, its places, and its list of moves. */
 #include "cache_places.h"
 
 #include <stdlib.h>
@@ -228,4 +228,33 @@ void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile)
         rkvi_tile_apply(l, RKVI_TILE_RELEASE);
     }
     rkvi_tiles_give(&c->tiles, tile);
+}
+
+/* --------------------------------------------------------------------- moves */
+
+rkv_status rkvi_cache_add_move(rkvi_cache *c, const rkvi_move *m)
+{
+    if (c->n_moves == c->moves_room) {
+        const uint32_t room = 2 * c->moves_room + 64;
+        rkvi_move *p = realloc(c->moves, room * sizeof *p);
+        if (!p)
+            return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u moves of a step", room);
+        c->moves = p;
+        c->moves_room = room;
+    }
+    c->moves[c->n_moves++] = *m;
+    return RKV_OK;
+}
+
+rkv_status rkvi_cache_leaving_room(rkvi_cache *c, uint32_t more)
+{
+    if (c->n_leaving + more <= c->leaving_room)
+        return RKV_OK;
+    const uint32_t room = 2 * (c->n_leaving + more) + 64;
+    rkvi_leaving *p = realloc(c->leaving, room * sizeof *p);
+    if (!p)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u leaving tile-layers", room);
+    c->leaving = p;
+    c->leaving_room = room;
+    return RKV_OK;
 }

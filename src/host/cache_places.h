@@ -10,6 +10,16 @@ static inline rkvi_tile_layer *rkvi_cache_tile_layer(const rkvi_cache *c, uint32
     return rkvi_tile_layer_at(&c->tiles, tile, layer);
 }
 
+static inline bool rkvi_cache_window_has_room(const rkvi_cache *c, uint32_t layer)
+{
+    return c->layers[layer].n_window < c->cfg->layers[layer].window_tiles;
+}
+
+static inline void rkvi_cache_replace_last(rkvi_seq *seq, uint32_t tile)
+{
+    seq->tiles[seq->n_tiles - 1] = tile;
+}
+
 /* Places are free at once; their marks order who takes them next. */
 void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l);
 void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l);
