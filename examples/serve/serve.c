@@ -26,13 +26,13 @@ static void print_help(const char *program)
         "usage: %s [--model FILE] [options]\n\n"
         "Four chats on one long document, whose KV cache is kept by librollkv.\n"
         "Exit status: 0; 1: it failed, or a check did; 2: wrong usage.\n\n"
-        "  --model FILE         GGUF file, of the recall model (tools/train_recall.py) or another "
-        "llama\n"
-        "                       model, which may not know the answers ($ROLLKV_MODEL)\n"
+        "  --model FILE         GGUF file ($ROLLKV_MODEL): the recall model (tools/train_recall.py), "
+        "or\n"
+        "                       another llama model, which may not know the answers\n"
         "  --cells N            letters of the document, at least 1024 (2100)\n"
-        "  --resident-cells N   cells per layer kept on the device, over all chats (an eighth of "
-        "that)\n"
+        "  --resident-cells N   cells per layer kept on the device, of all chats (an eighth of N)\n"
         "  --device WHICH       0 or cuda: the first GPU; host: the CPU; auto (auto)\n"
+        "  --threads N          of the CPU (one per core, at most 8)\n"
         "  --check              run each chat by itself too, unshared and resident, and compare bits\n"
         "  --quiet              no progress\n"
         "  --help               this text\n",
@@ -61,11 +61,17 @@ static int read_device(const char *text, enum generate_device *out)
 
 static int apply(struct arguments *a, int id, const char *text)
 {
+    uint64_t count = 0;
     switch (id) {
     case 'm': a->engine.model_path = text; return 0;
     case 'n': return read_count(text, 1024, &a->cells);
     case 'r': return read_count(text, 1, &a->engine.resident_cells);
     case 'd': return read_device(text, &a->engine.device);
+    case 't':
+        if (read_count(text, 1, &count) != 0 || count > 64)
+            return -1;
+        a->engine.threads = (int)count;
+        return 0;
     case 'c': a->check = true; return 0;
     case 'q': a->engine.quiet = true; return 0;
     case 'h': a->help = true; return 0;
@@ -79,6 +85,7 @@ static int parse(struct arguments *a, int argc, char **argv)
                                          {"cells", required_argument, NULL, 'n'},
                                          {"resident-cells", required_argument, NULL, 'r'},
                                          {"device", required_argument, NULL, 'd'},
+                                         {"threads", required_argument, NULL, 't'},
                                          {"check", no_argument, NULL, 'c'},
                                          {"quiet", no_argument, NULL, 'q'},
                                          {"help", no_argument, NULL, 'h'},
