@@ -4,8 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Of logits, where cells lie in other leaves: the sums' order differs, and f16 rounds after them. */
-static const double most_difference = 0.05;
+/* Of logits, where cells lie in other leaves: the sums' order differs. On a GPU, f16 rounds after
+ * them in each layer. */
+static const double most_on_host = 0.002, most_on_gpu = 0.25;
 
 /* The cuts that came when so much had been fed. */
 static int cut_again(struct chat *again, const struct server *server, const struct chat *chat,
@@ -37,12 +38,12 @@ static int say_again(struct chat *again, struct server *server, const struct cha
 }
 
 /* Steps from `exact` on may differ in rounding. */
-static int compare(const struct chat *chat, const struct chat *again, size_t exact)
+static int compare(const struct chat *chat, const struct chat *again, size_t exact, double most)
 {
     struct record_difference d;
     record_compare(&chat->logits, &again->logits, &d);
     const bool is_same = d.different_steps == 0 || d.first_different >= exact;
-    const bool is_near = d.largest <= most_difference;
+    const bool is_near = d.largest <= most;
     printf("  %s: %zu tokens, %zu logits: ", chat->name, d.steps, d.logits);
     if (!is_same)
         printf("DIFFERENT BITS at token %zu of the first %zu\n", d.first_different, exact);
@@ -71,7 +72,8 @@ static int replay(const struct story *story, size_t index, struct engine *engine
     if (rc == 0)
         rc = say_again(&again, &server, chat, err);
     if (rc == 0)
-        rc = compare(chat, &again, story->exact_fed[index]);
+        rc = compare(chat, &again, story->exact_fed[index],
+                     engine_is_host(engine) ? most_on_host : most_on_gpu);
     chat_close(&again);
     server_close(&server);
     return rc;

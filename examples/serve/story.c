@@ -243,10 +243,11 @@ static int make_folder(char *folder, size_t room, struct gen_error *err)
 
 int story_run(struct story *t, struct engine *engine, uint64_t resident_cells, struct gen_error *err)
 {
-    /* The document twice, as a restored chat shares nothing, and what the chats say. */
+    /* The document, a restored chat's own, what compacting that one writes beside it; and what the
+     * chats say. */
     const struct server_settings settings = {.sequences = SEQUENCES,
                                              .capacity_cells =
-                                                 2 * t->document.count + CHATS * CHAT_MOST_FED,
+                                                 3 * t->document.count + CHATS * CHAT_MOST_FED,
                                              .resident_cells = resident_cells};
     char folder[512], path[600];
     if (server_open(&t->server, engine, &settings, err) != 0 ||
