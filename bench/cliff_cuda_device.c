@@ -132,6 +132,7 @@ static rkv_status changed_copy(rkvi_device *d, const rkvi_copy *copy, void *stre
 static cliff_probe kind_of(uint32_t op)
 {
     return op == RKVI_OP_MERGE                              ? CLIFF_PROBE_MERGE
+           : op == RKVI_OP_UPLOAD                           ? CLIFF_PROBE_TABLES
            : op == RKVI_OP_DECODE || op == RKVI_OP_PREFILL ? CLIFF_PROBE_ATTEND
                                                             : CLIFF_PROBE_STORE;
 }

@@ -18,19 +18,25 @@ static void nothing(const void *args, uint64_t index)
     (void)index;
 }
 
-static const rkvi_ops empty_ops = {.fn = {nothing, nothing, nothing, nothing, nothing}, .name = "empty"};
+static const rkvi_ops empty_ops = {.fn = {[RKVI_OP_OPEN] = nothing,
+                                          [RKVI_OP_STORE] = nothing,
+                                          [RKVI_OP_DECODE] = nothing,
+                                          [RKVI_OP_PREFILL] = nothing,
+                                          [RKVI_OP_MERGE] = nothing,
+                                          [RKVI_OP_UPLOAD] = nothing},
+                                   .name = "empty"};
 
 /* The executor's table with one entry changed: tables that are uploaded are
  * cut, since they are not scaled and nobody reads them. */
 static rkvi_device_vt scaled_vt;
-static rkv_status (*plain_copy)(rkvi_device *d, const rkvi_copy *copy, void *stream);
+static rkv_status (*plain_launch)(rkvi_device *d, const rkvi_launch *launch, void *stream);
 
-static rkv_status scaled_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)
+static rkv_status scaled_launch(rkvi_device *d, const rkvi_launch *launch, void *stream)
 {
-    rkvi_copy c = *copy;
-    if (stream && strcmp(((const rkvi_stream *)stream)->name, "rollkv tables") == 0)
-        c.width_bytes = c.width_bytes / CLIFF_SCALE + 1;
-    return plain_copy(d, &c, stream);
+    rkvi_launch l = *launch;
+    if (l.op == RKVI_OP_UPLOAD)
+        l.cost_bytes = l.cost_bytes / CLIFF_SCALE + 1;
+    return plain_launch(d, &l, stream);
 }
 
 cliff_machine cliff_machine_h200(cliff_executor executor)
@@ -67,9 +73,9 @@ rkv_status cliff_device_create(const cliff_machine *m, rkvi_device **out)
     if (s != RKV_OK)
         return s;
     scaled_vt = *(*out)->vt;
-    if (scaled_vt.copy != scaled_copy)
-        plain_copy = scaled_vt.copy;
-    scaled_vt.copy = scaled_copy;
+    if (scaled_vt.launch != scaled_launch)
+        plain_launch = scaled_vt.launch;
+    scaled_vt.launch = scaled_launch;
     (*out)->vt = &scaled_vt;
     return RKV_OK;
 }

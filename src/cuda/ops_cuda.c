@@ -91,6 +91,7 @@ int rkvk_launch(uint32_t op, const void *args, uint64_t grid, void *stream)
     case RKVI_OP_ROTATE: return rkvk_launch_rotate(args, grid, stream);
     case RKVI_OP_TREE: return rkvk_launch_tree(args, grid, stream);
     case RKVI_OP_MOVE: return rkvk_launch_move(args, grid, stream);
+    case RKVI_OP_UPLOAD: return rkvk_launch_upload(args, grid, stream);
     default: return CUDA_INVALID_VALUE;
     }
 }

@@ -76,6 +76,7 @@ int rkvk_prepare_geom(const rkvi_geom *g);
 int rkvk_launch_open(const rkvi_open_args *a, uint64_t grid, void *stream);
 int rkvk_launch_store(const rkvi_store_args *a, uint64_t grid, void *stream);
 int rkvk_launch_patch(const rkvi_patch_args *a, uint64_t grid, void *stream);
+int rkvk_launch_upload(const rkvi_upload_args *a, uint64_t grid, void *stream);
 int rkvk_launch_decode(const rkvi_attend_args *a, uint64_t grid, void *stream);
 int rkvk_launch_prefill(const rkvi_attend_args *a, uint64_t grid, void *stream);
 int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream);

@@ -16,6 +16,8 @@
 #define OPEN_BLOCK_BYTES 16384u /* one block zeroes so much */
 #define STORE_WARPS 4u
 #define PATCH_THREADS 64u
+#define UPLOAD_LOADS 4u /* a thread has under way at once: the link's latency */
+#define UPLOAD_THREADS (RKVI_UPLOAD_BYTES / 16u / UPLOAD_LOADS)
 #define FLOAT_MAX 0x1.fffffep127f
 
 /* ------------------------------------------------------------------- open */
@@ -217,6 +219,31 @@ static __global__ void __launch_bounds__(PATCH_THREADS)
 extern "C" int rkvk_launch_patch(const rkvi_patch_args *a, uint64_t grid, void *stream)
 {
     return grid ? rkvk_run(rkvk_patch, a, grid, rkvk_grid(grid), dim3(PATCH_THREADS), 0, stream) : 0;
+}
+
+/* ----------------------------------------------------------------- upload */
+
+static __global__ void __launch_bounds__(UPLOAD_THREADS)
+    rkvk_upload(const rkvi_upload_args a, const uint64_t n_blocks)
+{
+    const uint64_t block = rkvk_block();
+    if (block >= n_blocks)
+        return;
+    const uint64_t from = block * RKVI_UPLOAD_BYTES + threadIdx.x * 16u;
+    uint4 x[UPLOAD_LOADS] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < UPLOAD_LOADS; i++)
+        if (from + i * UPLOAD_THREADS * 16u < a.bytes)
+            x[i] = __ldcv((const uint4 *)(a.src + from + i * UPLOAD_THREADS * 16u)); /* not what was there a step ago */
+#pragma unroll
+    for (uint32_t i = 0; i < UPLOAD_LOADS; i++)
+        if (from + i * UPLOAD_THREADS * 16u < a.bytes)
+            *(uint4 *)(a.dst + from + i * UPLOAD_THREADS * 16u) = x[i];
+}
+
+extern "C" int rkvk_launch_upload(const rkvi_upload_args *a, uint64_t grid, void *stream)
+{
+    return grid ? rkvk_run(rkvk_upload, a, grid, rkvk_grid(grid), dim3(UPLOAD_THREADS), 0, stream) : 0;
 }
 
 /* ------------------------------------------------------------------ delay */

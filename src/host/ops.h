@@ -51,6 +51,7 @@ typedef enum {
     RKVI_OP_ROTATE,  /* q turned back, for leaves whose positions were shifted */
     RKVI_OP_TREE,    /* partials over an entry's own new cells, under a mask */
     RKVI_OP_MOVE,    /* accepted cells of a token tree to their places */
+    RKVI_OP_UPLOAD,  /* a step's tables from pinned memory to the device */
     RKVI_OP_COUNT
 } rkvi_op;
 
@@ -216,6 +217,17 @@ typedef struct rkvi_patch_args {
     const unsigned char *src;
     const rkvi_patch *patches;
 } rkvi_patch_args;
+/* Item i: the bytes from i * RKVI_UPLOAD_BYTES on.  src is pinned memory of the
+ * host's that the device reads by itself: no copy engine, so that tables don't
+ * queue behind the tail's copies.  Both are aligned to 16, `bytes` is a multiple
+ * of it.  grid = pieces. */
+#define RKVI_UPLOAD_BYTES 4096u
+typedef struct rkvi_upload_args {
+    unsigned char *dst;
+    const unsigned char *src;
+    uint64_t bytes;
+} rkvi_upload_args;
+
 /* A row of q as the leaves of one turn want it: rotated by -turn. */
 typedef struct rkvi_turned_row {
     uint32_t row;    /* of the step */

@@ -28,6 +28,13 @@ void rkvi_ref_patch(const void *args, uint64_t index)
     memcpy(a->dst + p->to, a->src + p->from, p->bytes);
 }
 
+void rkvi_ref_upload(const void *args, uint64_t index)
+{
+    const rkvi_upload_args *a = args;
+    const uint64_t from = index * RKVI_UPLOAD_BYTES, left = a->bytes - from;
+    memcpy(a->dst + from, a->src + from, left < RKVI_UPLOAD_BYTES ? left : RKVI_UPLOAD_BYTES);
+}
+
 void rkvi_ref_rotate(const void *args, uint64_t index)
 {
     const rkvi_rotate_args *a = args;
@@ -77,5 +84,6 @@ void rkvi_ops_ref(rkvi_ops *ops)
     ops->fn[RKVI_OP_ROTATE] = rkvi_ref_rotate;
     ops->fn[RKVI_OP_TREE] = rkvi_ref_tree_partial;
     ops->fn[RKVI_OP_MOVE] = rkvi_ref_move;
+    ops->fn[RKVI_OP_UPLOAD] = rkvi_ref_upload;
     ops->name = "ref";
 }

@@ -7,6 +7,7 @@
 void rkvi_ref_open(const void *args, uint64_t index);
 void rkvi_ref_store(const void *args, uint64_t index);
 void rkvi_ref_patch(const void *args, uint64_t index);
+void rkvi_ref_upload(const void *args, uint64_t index);
 void rkvi_ref_decode(const void *args, uint64_t index);
 void rkvi_ref_prefill(const void *args, uint64_t index);
 void rkvi_ref_merge(const void *args, uint64_t index);

@@ -191,13 +191,21 @@ rkv_status rkvi_step_copy_shared(rkv_cache *h, void *stream)
 rkv_status rkvi_step_upload(rkv_cache *h)
 {
     rkvi_step_tables *t = h->now;
-    const uint64_t bytes = h->graphs ? h->image.upload_bytes : h->plan.table_bytes;
-    const rkvi_copy copy = {.direction = RKVI_H2D,
-                            .dst = (void *)(uintptr_t)t->mirror.device_addr,
-                            .src = t->mirror.host,
-                            .width_bytes = bytes,
-                            .rows = 1};
-    rkv_status s = rkvi_dev(copy, h->dev, &copy, h->table_stream);
+    const uint64_t bytes = rkvi_align_up(h->graphs ? h->image.upload_bytes : h->plan.table_bytes, 16);
+    const rkvi_upload_args args = {.dst = (unsigned char *)(uintptr_t)t->mirror.device_addr,
+                                   .src = t->mirror.host,
+                                   .bytes = bytes};
+    rkvi_launch l = {.op = RKVI_OP_UPLOAD,
+                     .args_bytes = sizeof args,
+                     .args = &args,
+                     .grid = rkvi_div_up(bytes, RKVI_UPLOAD_BYTES),
+                     .cost_bytes = bytes};
+    rkvi_launch_add_range(h, t->mirror.host, bytes, RKVI_READ);
+    rkvi_launch_add_range(h, args.dst, bytes, RKVI_WRITE);
+    l.ranges = h->ranges;
+    l.n_ranges = h->n_ranges;
+    h->n_ranges = 0;
+    rkv_status s = rkvi_dev(launch, h->dev, &l, h->table_stream);
     if (s == RKV_OK)
         s = rkvi_timeline_record(&h->uploads, h->table_stream);
     if (s != RKV_OK)
