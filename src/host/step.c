@@ -369,34 +369,61 @@ static rkv_status wait_filled(rkv_cache *h, const rkvi_site_call *c, uint64_t nu
     return rkvi_timeline_wait(&h->in, mark, c->stream, &h->compute_seen.in);
 }
 
-static rkv_status run_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t g, uint32_t *item)
+static rkv_status fill(rkv_cache *h, const rkvi_site_call *c, uint32_t g, uint32_t *item, bool *out_reads)
 {
     const uint64_t number = c->plan->number0 + g;
-    const bool op_level = h->cfg.mode == RKV_MODE_OP_LEVEL;
-    bool reads = false;
     rkv_status s = RKV_OK;
     if (h->ring.bytes)
-        s = op_level ? rkvi_step_pump_op_level(h, g + 1 < c->plan->n_launches ? number + 1 : number)
-                     : rkvi_step_pump(h, number);
-    if (s == RKV_OK)
-        s = wait_filled(h, c, number, item, &reads);
-    if (s == RKV_OK)
-        s = rkvi_launch_attend(h, c, g);
-    if (s == RKV_OK && reads)
-        s = rkvi_step_promote(h, number, c->stream);
-    if (s == RKV_OK && reads)
-        s = rkvi_step_mark_compute(h, c->stream);
-    if (s != RKV_OK)
-        return s;
+        s = h->cfg.mode == RKV_MODE_OP_LEVEL
+                ? rkvi_step_pump_op_level(h, g + 1 < c->plan->n_launches ? number + 1 : number)
+                : rkvi_step_pump(h, number);
+    return s == RKV_OK ? wait_filled(h, c, number, item, out_reads) : s;
+}
+
+/* Launch g is enqueued; its slots may be filled anew behind `mark`. */
+static rkv_status launched(rkv_cache *h, uint64_t number, bool reads)
+{
     h->launch_marks[number % h->launch_room] = h->compute.last;
     h->launched = number;
-    return reads && !op_level ? rkvi_step_pump(h, 0) : RKV_OK;
+    return reads && h->cfg.mode == RKV_MODE_RING ? rkvi_step_pump(h, 0) : RKV_OK;
+}
+
+/* Nothing stands between the launches of a site that could keep the next one
+ * from starting early: the wait comes before the store where there is one launch,
+ * and the mark behind the last one's merge. */
+static rkv_status run_launches(rkv_cache *h, const rkvi_site_call *c, bool is_filled, uint32_t item, bool reads)
+{
+    const uint32_t n = c->plan->n_launches;
+    rkv_status s = RKV_OK;
+    for (uint32_t g = 0; g < n && s == RKV_OK; g++) {
+        const uint64_t number = c->plan->number0 + g;
+        if (g > 0 || !is_filled)
+            s = fill(h, c, g, &item, &reads);
+        if (s == RKV_OK)
+            s = rkvi_launch_attend(h, c, g);
+        if (s == RKV_OK && reads)
+            s = rkvi_step_promote(h, number, c->stream);
+        if (s == RKV_OK && g + 1 < n && reads)
+            s = rkvi_step_mark_compute(h, c->stream);
+        if (s == RKV_OK && g + 1 < n)
+            s = launched(h, number, reads);
+    }
+    if (s == RKV_OK)
+        s = rkvi_launch_output(h, c);
+    if (s == RKV_OK)
+        s = rkvi_step_mark_compute(h, c->stream);
+    return s == RKV_OK ? launched(h, c->plan->number0 + n - 1, reads) : s;
 }
 
 static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
 {
     rkv_status s = h->state == RKVI_STEP_BEGUN ? start(h, c->stream) : rkvi_step_order(h, c->stream);
+    const bool op_level = h->cfg.mode == RKV_MODE_OP_LEVEL;
+    bool reads = false;
+    uint32_t item = c->plan->list0;
     rkvi_step_ring_now(h);
+    if (s == RKV_OK && !op_level)
+        s = fill(h, c, 0, &item, &reads);
     if (s == RKV_OK && c->site->stores && h->plan.n_new_cells) {
         s = rkvi_step_before_store(h, c);
         if (s == RKV_OK)
@@ -404,17 +431,12 @@ static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
         if (s == RKV_OK)
             s = rkvi_launch_store(h, c);
     }
-    if (s == RKV_OK && h->cfg.mode == RKV_MODE_OP_LEVEL)
+    if (s == RKV_OK && op_level)
         s = rkvi_step_mark_compute(h, c->stream); /* the barrier: copies come after q */
     if (s == RKV_OK)
         s = rkvi_launch_rotate(h, c);
-    uint32_t item = c->plan->list0;
-    for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++)
-        s = run_launch(h, c, g, &item);
     if (s == RKV_OK)
-        s = rkvi_launch_output(h, c);
-    if (s == RKV_OK)
-        s = rkvi_step_mark_compute(h, c->stream);
+        s = run_launches(h, c, !op_level, item, reads);
     if (s == RKV_OK && c->a->site == c->layer->last_site)
         s = rkvi_step_leave(h, c->site->kv_layer);
     return s;
