@@ -232,9 +232,30 @@ static void test_open(void **state)
     }
 }
 
+/* All bytes, and no more, whatever the last piece's length. */
+static void test_upload(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {16, RKVI_UPLOAD_BYTES, RKVI_UPLOAD_BYTES + 16, 3 * RKVI_UPLOAD_BYTES - 48};
+    unsigned char from[3 * RKVI_UPLOAD_BYTES], to[sizeof from];
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(i * 7 + i / 256);
+    for (uint32_t s = 0; s < n_sets; s++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            const rkvi_upload_args a = {.dst = to, .src = from, .bytes = sizes[i]};
+            memset(to, 0xA5, sizeof to);
+            for (uint64_t k = 0; k * RKVI_UPLOAD_BYTES < sizes[i]; k++)
+                sets[s].fn[RKVI_OP_UPLOAD](&a, k);
+            assert_memory_equal(to, from, sizes[i]);
+            for (size_t k = sizes[i]; k < sizeof to; k++)
+                assert_int_equal(to[k], 0xA5);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_upload),
         cmocka_unit_test(test_q8_0),        cmocka_unit_test(test_q4_0),
         cmocka_unit_test(test_saturation),  cmocka_unit_test(test_tiny_blocks),
         cmocka_unit_test(test_layout),      cmocka_unit_test(test_place_of_cell),
