@@ -409,6 +409,20 @@ static bool write_bases(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, co
     return true;
 }
 
+void rkvi_plan_ring_bases(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_ring_item *items, uint64_t ring_addr,
+                          rkvi_mirror *m)
+{
+    for (uint32_t site = 0; site < cfg->n_sites; site++) {
+        const rkvi_plan_site *ps = &p->sites[site];
+        const uint32_t *marks = p->tile_launch + site * p->n_bases;
+        uint64_t *bases = (uint64_t *)(void *)(m->host + ps->bases_off);
+        const rkvi_ring_item *it = items + ps->list0;
+        for (uint64_t base = 0; base < p->n_bases && ps->n_list; base++)
+            if (marks[base] < RKVI_TILE_DEVICE)
+                bases[base] = ring_addr + it++->at % cfg->ring_bytes;
+    }
+}
+
 static bool same_shape(const rkvi_plan *p, const rkvi_config *cfg, uint32_t a, uint32_t b)
 {
     const rkvi_site_config *sa = &cfg->sites[a], *sb = &cfg->sites[b];

@@ -140,6 +140,10 @@ uint64_t rkvi_plan_leaf_after(const rkvi_span *spans, uint64_t n, int64_t pos);
 
 /* Fixed plans: a hash of all that a capture of the step's launches would hold
  * of the plan, for sizes and places of tables. */
+/* Of tables that were written already: the ring has laid the same list out anew. */
+void rkvi_plan_ring_bases(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_ring_item *items, uint64_t ring_addr,
+                          rkvi_mirror *m);
+
 uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_batch *b);
 
 /* Prints the plan, a line per launch (tests, debugging). */

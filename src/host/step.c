@@ -103,7 +103,7 @@ static void predict(rkv_cache *h, const rkvi_batch *next, uint64_t last_launch)
 /* The same sequences again. */
 static void predict_same(rkv_cache *h, uint64_t last_launch)
 {
-    if (h->graphs && rkvi_step_predict_again(h, last_launch))
+    if (h->steady.is_valid && h->cfg.mode == RKV_MODE_RING && rkvi_step_predict_again(h, last_launch))
         return;
     predict_batch(h);
     predict(h, &h->next, last_launch);
@@ -167,17 +167,18 @@ static rkv_status plan_step(rkv_cache *h)
     const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
                                .access = RKVI_WRITE};
     h->dev->vt->host_access(h->dev, &mirror, 1);
-    if (!h->graphs)
-        return plan_anew(h);
-    if (!rkvi_step_carry_on(h)) {
+    if (h->is_profiled || !rkvi_step_carry_on(h)) {
         h->steady.is_valid = false;
         rkv_status s = plan_anew(h);
         if (s != RKV_OK)
             return s;
     } else if (!h->expects_replay) {
         rkvi_step_ring_now(h);
+        if (!h->graphs) /* its slots go round; a graph's stay */
+            rkvi_plan_ring_bases(&h->plan, &h->cfg, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, &h->now->mirror);
     }
-    rkvi_step_steady_keep(h);
+    if (!h->is_profiled)
+        rkvi_step_steady_keep(h);
     return RKV_OK;
 }
 

@@ -228,7 +228,7 @@ static rkv_status fill_handle(rkv_cache *h)
         s = alloc_host(h);
     if (s == RKV_OK && h->graphs)
         s = rkvi_step_image_init(h);
-    if (s == RKV_OK && h->graphs)
+    if (s == RKV_OK)
         s = rkvi_step_steady_init(h);
     if (s == RKV_OK)
         s = rkvi_plan_init(&h->plan, &h->cfg);

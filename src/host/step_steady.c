@@ -44,6 +44,7 @@ void rkvi_step_steady_keep(rkv_cache *h)
         t->sizes[e] = (rkvi_steady_size){s->n_cells, s->n_tiles, s->n_segments};
     }
     t->layout = h->cache.layout;
+    t->tables = h->now->mirror.host;
     t->is_valid = true;
 }
 
@@ -57,6 +58,12 @@ static bool same_rows(const rkvi_step_steady *t, const rkvi_batch *b, const rkvi
             return false;
     }
     return true;
+}
+
+/* The last step's tables. */
+static const unsigned char *tables_of(const rkv_cache *h)
+{
+    return h->graphs ? h->image.host : h->steady.tables;
 }
 
 /* New cells go on with the last segment, in the leaf that holds its last cell. */
@@ -90,7 +97,7 @@ static bool same_entries(const rkv_cache *h)
 /* A mask that moves along still begins in the same leaf. */
 static bool same_first_leaf(const rkv_cache *h, uint32_t class, rkvi_site_mask mask)
 {
-    const unsigned char *m = h->image.host;
+    const unsigned char *m = tables_of(h);
     const rkvi_entry *entries = (const rkvi_entry *)(const void *)(m + h->plan.classes[class].entries_off);
     const rkvi_span *spans = (const rkvi_span *)(const void *)(m + h->plan.classes[class].spans_off);
     for (uint32_t e = 0; e < h->batch.n_entries; e++) {
@@ -120,18 +127,33 @@ static bool same_masks(const rkv_cache *h)
 
 /* -------------------------------------------------------------------- carry on */
 
-static void write_rows(rkv_cache *h)
+static unsigned char *carry_begin(rkv_cache *h)
 {
-    const rkvi_batch *b = &h->batch;
-    memcpy(h->image.host + h->plan.rows_off, b->rows, b->n_rows * sizeof *b->rows);
-    rkvi_step_image_touch(h, h->plan.rows_off, b->n_rows * sizeof *b->rows);
+    if (h->graphs)
+        rkvi_step_image_begin(h);
+    else if (h->steady.tables != h->now->mirror.host)
+        memcpy(h->now->mirror.host, h->steady.tables, h->plan.table_bytes);
+    return h->graphs ? h->image.host : h->now->mirror.host;
 }
 
-static void write_cells(rkv_cache *h)
+static void touch(rkv_cache *h, uint64_t off, uint64_t bytes)
 {
-    rkvi_new_cell *cell = (rkvi_new_cell *)(void *)(h->image.host + h->plan.cells_off);
-    const rkvi_span *spans = (const rkvi_span *)(void *)(h->image.host + h->plan.classes[0].spans_off);
-    const rkvi_entry *entries = (const rkvi_entry *)(void *)(h->image.host + h->plan.classes[0].entries_off);
+    if (h->graphs)
+        rkvi_step_image_touch(h, off, bytes);
+}
+
+static void write_rows(rkv_cache *h, unsigned char *m)
+{
+    const rkvi_batch *b = &h->batch;
+    memcpy(m + h->plan.rows_off, b->rows, b->n_rows * sizeof *b->rows);
+    touch(h, h->plan.rows_off, b->n_rows * sizeof *b->rows);
+}
+
+static void write_cells(rkv_cache *h, unsigned char *m)
+{
+    rkvi_new_cell *cell = (rkvi_new_cell *)(void *)(m + h->plan.cells_off);
+    const rkvi_span *spans = (const rkvi_span *)(void *)(m + h->plan.classes[0].spans_off);
+    const rkvi_entry *entries = (const rkvi_entry *)(void *)(m + h->plan.classes[0].entries_off);
     uint32_t row = 0;
     for (uint32_t e = 0; e < h->batch.n_entries; e++) {
         const uint32_t n = h->batch.entries[e].n_new;
@@ -141,21 +163,21 @@ static void write_cells(rkv_cache *h)
                                       .cell = rkvi_seq_last_fill(s) - n + i,
                                       .row = row++};
     }
-    rkvi_step_image_touch(h, h->plan.cells_off, row * sizeof *cell);
+    touch(h, h->plan.cells_off, row * sizeof *cell);
 }
 
-static void write_counts(rkv_cache *h, uint32_t class)
+static void write_counts(rkv_cache *h, unsigned char *m, uint32_t class)
 {
     const uint64_t off = h->plan.classes[class].spans_off;
-    const rkvi_entry *entries = (const rkvi_entry *)(void *)(h->image.host + h->plan.classes[class].entries_off);
-    rkvi_span *spans = (rkvi_span *)(void *)(h->image.host + off);
+    const rkvi_entry *entries = (const rkvi_entry *)(void *)(m + h->plan.classes[class].entries_off);
+    rkvi_span *spans = (rkvi_span *)(void *)(m + off);
     for (uint32_t e = 0; e < h->batch.n_entries; e++) {
         const uint32_t n = h->batch.entries[e].n_new;
         const uint64_t last = entries[e].span0 + entries[e].n_spans - 1;
         if (n == 0)
             continue;
         spans[last].count = (uint16_t)(spans[last].count + n);
-        rkvi_step_image_touch(h, off + last * sizeof *spans, sizeof *spans);
+        touch(h, off + last * sizeof *spans, sizeof *spans);
     }
 }
 
@@ -164,12 +186,13 @@ bool rkvi_step_carry_on(rkv_cache *h)
     const rkvi_step_steady *t = &h->steady;
     if (!t->is_valid || t->layout != h->cache.layout || h->plan.is_mapped || !same_entries(h) || !same_masks(h))
         return false;
-    rkvi_step_image_begin(h);
-    write_rows(h);
-    write_cells(h);
+    unsigned char *m = carry_begin(h);
+    write_rows(h, m);
+    write_cells(h, m);
     for (uint32_t c = 0; c < h->cfg.n_leaf_classes; c++)
-        write_counts(h, c);
-    rkvi_step_image_end(h);
+        write_counts(h, m, c);
+    if (h->graphs)
+        rkvi_step_image_end(h);
     h->plan.n_open = 0;
     for (uint32_t i = 0; i < h->cfg.n_sites; i++)
         h->plan.sites[i].number0 = h->launched + 1 + h->plan.sites[i].launch0;
@@ -211,7 +234,7 @@ bool rkvi_step_predict_again(rkv_cache *h, uint64_t last_launch)
     if (h->ring.n_list == 0 || (h->cfg.flags & RKV_FLAG_NO_PREDICT))
         return h->ring.n_list == 0 && c->n_leaving == 0 && c->n_moves == 0;
     for (uint32_t i = 0; i < c->n_moves; i++)
-        if (c->moves[i].in_step)
+        if (c->moves[i].in_step || c->moves[i].kind == RKVI_MOVE_PROMOTE)
             return false;
     for (uint32_t i = 0; i < c->n_leaving; i++)
         if (rkvi_tile_layer_at(&c->tiles, c->leaving[i].tile, c->leaving[i].layer)->enter_step <= c->step + 1)

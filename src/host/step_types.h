@@ -53,6 +53,7 @@ typedef struct rkvi_steady_size {
 
 typedef struct rkvi_step_steady {
     bool is_valid;
+    const unsigned char *tables; /* its mirror: where each step has one of its own */
     rkvi_batch batch;
     rkvi_steady_size *sizes; /* [entry] of its sequence, the step's cells included */
     uint64_t layout;         /* of the cache */
