@@ -38,13 +38,13 @@
 
 /* --------------------------------------------------------------------- load */
 
-/* All warps but the first: the columns' q as fragments of B; zeros where there is no column. */
+/* The columns' q as fragments of B; zeros where there is no column. */
 template <typename P>
 static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_stream_work &w)
 {
     using S = typename P::S;
     const rkvi_tensor q = rkvk_item_q(a, *w.item);
-    for (int i = (int)threadIdx.x - 32; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS - 32) {
+    for (int i = (int)threadIdx.x; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS) {
         const int lane = i & 31, n = i / 32 % P::NC, step = i / 32 / P::NC % S::STEPS, hc = i / 32 / P::NC / S::STEPS;
         const uint32_t column = (uint32_t)((hc * P::NC + n) * 8 + (lane >> 2));
         float x[4] = {0, 0, 0, 0};
@@ -87,6 +87,31 @@ static __device__ void rkvk_stream_warm(const rkvi_attend_args &a, const rkvk_st
     const uint64_t base = a.bases[w.walk.entry->base0 + span.tile];
     if (base != 0)
         rkvk_prefetch((const uint8_t *)base + w.walk.head * a.geom.head_bytes);
+}
+
+template <typename P, int ROW>
+static __device__ __forceinline__ void rkvk_stream_near_tile(const uint8_t *tile, int thread)
+{
+    for (int at = thread * 128; at < 16 * ROW; at += 32 * P::H * 128)
+        rkvk_prefetch(tile + at);
+}
+
+/* The first sub's K and V come to L2 while the kernel before ends: what it may
+ * still write of them is seen, since nothing is read. */
+template <typename P>
+static __device__ void rkvk_stream_near(const rkvk_stream_smem<P> &sm, const rkvi_attend_args &a, uint32_t owner,
+                                        int thread)
+{
+    using S = typename P::S;
+    if (sm.queue.n_queued == 0)
+        return;
+    const rkvk_leaf &leaf = sm.queue.leaf[0];
+    const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, owner);
+    for (uint32_t i = 0; i < sub.n; i++) {
+        const uint64_t cell = sub.cell + i * 128;
+        rkvk_stream_near_tile<P, S::K_ROW>(leaf.head + a.geom.k_off + cell * S::K_ROW, thread);
+        rkvk_stream_near_tile<P, S::V_ROW>(leaf.head + a.geom.v_off + cell * S::V_ROW, thread);
+    }
 }
 
 /* ------------------------------------------------------------------ one sub */
@@ -305,14 +330,21 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
         if (round == 0 && threadIdx.x < 32)
             rkvk_queue_fill(sm.queue, a, w.walk, cur);
 #pragma unroll
-        for (int n = 0; n < P::NC; n++)
+        for (int n = 0; n < P::NC; n++) {
+            rkvk_join_factors<P> factors;
 #pragma unroll
             for (int j = 0; j < P::J; j++) {
                 rkvk_sub_put<P>(sm, st, n, j);
                 __syncthreads();
-                rkvk_leaf_join<P>(sum, sm, n, j);
-                __syncthreads();
+                if (rkvk_is_own<P>(w, n, 0)) { /* the first part's column is the lowest */
+                    if (j == 0)
+                        rkvk_leaf_weigh<P>(sum, factors, sm, n);
+                    rkvk_leaf_join<P>(sum, factors, sm, n, j);
+                }
+                if (P::BUFFERS == 1)
+                    __syncthreads();
             }
+        }
     }
     rkvk_leaf_finish<P>(sum, rkvk_unit<S::TV>(a.geom.v_scale));
 }
@@ -331,11 +363,8 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32)
         rkvk_stream_reach(sm, a, w);
-    else {
-        if (threadIdx.x < 64)
-            rkvk_stream_warm(a, w);
-        rkvk_stream_q<P>(a, w);
-    }
+    else if (threadIdx.x < 64)
+        rkvk_stream_warm(a, w);
     __syncthreads();
     const uint32_t stages = (w.region_bytes - q_bytes - stack_bytes) / S::STAGE / P::U;
     const uint32_t n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST, owner = warp % P::U;
@@ -347,7 +376,13 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     feed.n_stages = n_stages;
     feed.ring_bytes = n_stages * S::STAGE;
     feed.ring = rkvk_smem_addr(ring);
+    if (w.column0 == 0)
+        rkvk_stream_near<P>(sm, a, owner, at.thread);
+    rkvk_wait_before(); /* so far tables alone were read */
+    rkvk_start_next();
     rkvk_feed_fill<P>(feed, sm.queue, a, owner, at.thread);
+    rkvk_stream_q<P>(a, w); /* while cells are on their way */
+    __syncthreads();
     rkvk_node_state<P> x;
     rkvk_node_clear<P>(x);
     rkvk_pending_list list = {0, 0};
@@ -387,8 +422,10 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
     rkvk_stream_smem<P> &sm = *reinterpret_cast<rkvk_stream_smem<P> *>(raw);
     const rkvi_attend_args &a = d.a;
     const uint64_t index = rkvk_block();
-    if (index >= n_blocks)
+    if (index >= n_blocks) {
+        rkvk_wait_before();
         return;
+    }
     rkvk_stream_work w;
     w.item = a.items + index / a.geom.n_heads;
     if (threadIdx.x == 0) { /* what will be wanted next, where entries are few */
@@ -456,7 +493,7 @@ template <typename P>
 static int rkvk_stream_run(uint32_t region, const rkvi_attend_args *a, uint64_t grid, void *stream)
 {
     const rkvk_stream_args d = {*a, region};
-    return rkvk_run(rkvk_stream<P>, &d, grid, rkvk_grid(grid), dim3(RKVK_STREAM_THREADS),
+    return rkvk_run_early(rkvk_stream<P>, &d, grid, rkvk_grid(grid), dim3(RKVK_STREAM_THREADS),
                     sizeof(rkvk_stream_smem<P>) + region, stream);
 }
 
