@@ -38,13 +38,13 @@
 
 /* --------------------------------------------------------------------- load */
 
-/* The columns' q as fragments of B; zeros where there is no column. */
+/* All warps but the first: the columns' q as fragments of B; zeros where there is no column. */
 template <typename P>
 static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_stream_work &w)
 {
     using S = typename P::S;
     const rkvi_tensor q = rkvk_item_q(a, *w.item);
-    for (int i = (int)threadIdx.x; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS) {
+    for (int i = (int)threadIdx.x - 32; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS - 32) {
         const int lane = i & 31, n = i / 32 % P::NC, step = i / 32 / P::NC % S::STEPS, hc = i / 32 / P::NC / S::STEPS;
         const uint32_t column = (uint32_t)((hc * P::NC + n) * 8 + (lane >> 2));
         float x[4] = {0, 0, 0, 0};
@@ -89,29 +89,15 @@ static __device__ void rkvk_stream_warm(const rkvi_attend_args &a, const rkvk_st
         rkvk_prefetch((const uint8_t *)base + w.walk.head * a.geom.head_bytes);
 }
 
-template <typename P, int ROW>
-static __device__ __forceinline__ void rkvk_stream_near_tile(const uint8_t *tile, int thread)
-{
-    for (int at = thread * 128; at < 16 * ROW; at += 32 * P::H * 128)
-        rkvk_prefetch(tile + at);
-}
-
-/* The first sub's K and V come to L2 while the kernel before ends: what it may
- * still write of them is seen, since nothing is read. */
+/* Warp 0: the first leaf's K comes to L2 while the kernel before ends.  What that may
+ * still write of it is seen, since nothing is read. */
 template <typename P>
-static __device__ void rkvk_stream_near(const rkvk_stream_smem<P> &sm, const rkvi_attend_args &a, uint32_t owner,
-                                        int thread)
+static __device__ void rkvk_stream_near(const rkvk_stream_smem<P> &sm, const rkvi_attend_args &a)
 {
-    using S = typename P::S;
-    if (sm.queue.n_queued == 0)
-        return;
+    constexpr uint32_t row = P::S::K_ROW;
     const rkvk_leaf &leaf = sm.queue.leaf[0];
-    const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, owner);
-    for (uint32_t i = 0; i < sub.n; i++) {
-        const uint64_t cell = sub.cell + i * 128;
-        rkvk_stream_near_tile<P, S::K_ROW>(leaf.head + a.geom.k_off + cell * S::K_ROW, thread);
-        rkvk_stream_near_tile<P, S::V_ROW>(leaf.head + a.geom.v_off + cell * S::V_ROW, thread);
-    }
+    if (threadIdx.x == 0 && sm.queue.n_queued > 0)
+        rkvk_prefetch_rows(leaf.head + a.geom.k_off + leaf.c0 * row, (leaf.c1 - leaf.c0) * row);
 }
 
 /* ------------------------------------------------------------------ one sub */
@@ -341,8 +327,7 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
                         rkvk_leaf_weigh<P>(sum, factors, sm, n);
                     rkvk_leaf_join<P>(sum, factors, sm, n, j);
                 }
-                if (P::BUFFERS == 1)
-                    __syncthreads();
+                __syncthreads();
             }
         }
     }
@@ -361,11 +346,17 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     w.q = reinterpret_cast<uint2 *>(w.region);
     w.stack = reinterpret_cast<float *>(w.region + q_bytes);
     __syncthreads(); /* those before are done with what is set up here */
-    if (threadIdx.x < 32)
+    if (threadIdx.x < 32) {
         rkvk_stream_reach(sm, a, w);
-    else if (threadIdx.x < 64)
+        rkvk_stream_near(sm, a);
+    } else if (threadIdx.x < 64) {
         rkvk_stream_warm(a, w);
+    }
+    rkvk_wait_before(); /* so far tables alone were read */
+    if (threadIdx.x >= 32)
+        rkvk_stream_q<P>(a, w);
     __syncthreads();
+    rkvk_start_next();
     const uint32_t stages = (w.region_bytes - q_bytes - stack_bytes) / S::STAGE / P::U;
     const uint32_t n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST, owner = warp % P::U;
     const int part = (int)(warp / P::U);
@@ -376,13 +367,7 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     feed.n_stages = n_stages;
     feed.ring_bytes = n_stages * S::STAGE;
     feed.ring = rkvk_smem_addr(ring);
-    if (w.column0 == 0)
-        rkvk_stream_near<P>(sm, a, owner, at.thread);
-    rkvk_wait_before(); /* so far tables alone were read */
-    rkvk_start_next();
     rkvk_feed_fill<P>(feed, sm.queue, a, owner, at.thread);
-    rkvk_stream_q<P>(a, w); /* while cells are on their way */
-    __syncthreads();
     rkvk_node_state<P> x;
     rkvk_node_clear<P>(x);
     rkvk_pending_list list = {0, 0};
@@ -458,7 +443,8 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
 template <typename P>
 static int rkvk_stream_prepare(uint32_t *region, int sm_bytes, int block_bytes)
 {
-    const int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
+    constexpr int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
+    static_assert(fixed + least <= RKVK_SMEM_MOST, "all devices have so much");
     const int share = rkvk_min(block_bytes, sm_bytes / P::BLOCKS - 1024);
     const int room = (share - fixed >= least ? share : block_bytes) - fixed;
     if (room < least)

@@ -73,7 +73,7 @@ struct rkvk_stream_shape {
      * registers, so more columns have fewer blocks a multiprocessor, or warps side by side. */
     template <int NC, int HC, int BLOCKS>
     using path = rkvk_stream_path<rkvk_stream_shape, NC, HC, BLOCKS>;
-    using narrow = path<1, 1, 2>;
+    using narrow = path<1, 1, D <= 64 ? 3 : 2>;
     using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
     using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
 
@@ -92,23 +92,21 @@ struct rkvk_stream_path {
     static constexpr int ROUNDS = RKVK_SUBS / U; /* subs of an owner, one after another */
     static constexpr int TP = S::V_TILES / S::VP, TW = TP / HD; /* tiles of a piece; of these, a warp's */
     /* O of a warp is exchanged so many tiles of dims at a time. */
-    static constexpr int CT = S::VT % 4 == 0 ? 4 : S::VT;
+    static constexpr bool IS_ROOMY = BLOCKS_SM == 1 || S::D == 256;
+    static constexpr int CT = IS_ROOMY && S::VT % 8 == 0 ? 8 : S::VT % 4 == 0 ? 4 : S::VT;
     static constexpr int J = S::VT / CT;
-    /* Where there is room: one is filled while the other one is read. */
-    static constexpr int BUFFERS = BLOCKS_SM == 1 || S::D > 192 ? 2 : 1;
     static constexpr int JOIN_PITCH = CT * 16 + 4;    /* columns of a fragment in different banks */
     static constexpr int VEC = CT * 16 <= 64 ? 2 : 4; /* of a row of CT * 16, a lane's */
     static constexpr uint32_t COLUMNS = 8 * NC * HC;
     static constexpr int BLOCKS = BLOCKS_SM; /* of a multiprocessor */
 
     static_assert(U % S::GROUP == 0, "groups of subs");
-    static_assert(BUFFERS == 1 || NC * J % 2 == 0, "buffers in turn, leaf after leaf");
 };
 
 /* Followed by the columns' q, the stack of pending nodes, and the rings. */
 template <typename P>
 struct rkvk_stream_smem {
-    alignas(16) float o[P::BUFFERS][RKVK_STREAM_WARPS][8][P::JOIN_PITCH]; /* of a chunk of columns, some tiles */
+    alignas(16) float o[RKVK_STREAM_WARPS][8][P::JOIN_PITCH]; /* of a chunk of columns, some tiles */
     float2 ml[RKVK_STREAM_WARPS][P::NC][8];               /* [warp][chunk][column] */
     rkvk_reach reach[P::COLUMNS];                         /* of each column */
     rkvk_queue queue;

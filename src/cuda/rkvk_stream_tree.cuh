@@ -40,7 +40,7 @@ static __device__ __forceinline__ void rkvk_sub_put(rkvk_stream_smem<P> &sm, con
 #pragma unroll
     for (int c = 0; c < 2; c++) {
         const int column = 2 * (lane & 3) + c;
-        float *row = sm.o[(n * P::J + j) % P::BUFFERS][warp][column];
+        float *row = sm.o[warp][column];
 #pragma unroll
         for (int v = 0; v < P::CT; v++) {
             row[v * 16 + rkvk_v_dim<S::TV>(0, 0, g)] = st.o[n][j * P::CT + v][c];
@@ -126,13 +126,12 @@ static __device__ __forceinline__ void rkvk_leaf_join(rkvk_node_state<P> &leaf, 
 {
     constexpr int N = P::S::GROUP;
     const int column = rkvk_warp(), lane = rkvk_has_elements<P>() ? rkvk_lane() : 0;
-    const auto &o = sm.o[(n * P::J + j) % P::BUFFERS];
 #pragma unroll
     for (int h = 0; h < P::H; h++)
 #pragma unroll
         for (int u = 0; u < P::U; u++) {
             float x[P::VEC];
-            rkvk_vec_load<P::VEC>(x, &o[h * P::U + u][column][lane * P::VEC]);
+            rkvk_vec_load<P::VEC>(x, &sm.o[h * P::U + u][column][lane * P::VEC]);
 #pragma unroll
             for (int i = 0; i < P::VEC; i++) {
                 float &sum = leaf.o[n][j][h][i];
