@@ -12,7 +12,7 @@
  *          dim x unmasked pairs x query heads; one launch of prefill and merge.
  *
  * Medians over samples with their spread.  --runs: work items a KV head of
- * decode (0: 4 a multiprocessor over all heads). */
+ * decode (0: 2 a multiprocessor over all heads). */
 #include "device_cuda.h"
 #include "json.h"
 #include "ops_cuda.h"
@@ -186,7 +186,7 @@ static void make_merge(world *w, site *s, const shape *x, const rkvi_item *items
 static void make_decode(world *w, site *s, const shape *x)
 {
     const uint64_t leaves = rkvi_div_up(x->cells, s->geom.leaf_cells);
-    const uint64_t want = w->o.runs ? w->o.runs : 4 * (uint64_t)w->n_sm / s->geom.n_heads;
+    const uint64_t want = w->o.runs ? w->o.runs : 2 * (uint64_t)w->n_sm / s->geom.n_heads;
     uint64_t k = 0;
     while ((leaves >> k) > want)
         k++;

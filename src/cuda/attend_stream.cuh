@@ -89,6 +89,17 @@ static __device__ void rkvk_stream_warm(const rkvi_attend_args &a, const rkvk_st
         rkvk_prefetch((const uint8_t *)base + w.walk.head * a.geom.head_bytes);
 }
 
+/* Warp 0: the first leaf's K comes to L2 while the kernel before ends.  What that may
+ * still write of it is seen, since nothing is read. */
+template <typename P>
+static __device__ void rkvk_stream_near(const rkvk_stream_smem<P> &sm, const rkvi_attend_args &a)
+{
+    constexpr uint32_t row = P::S::K_ROW;
+    const rkvk_leaf &leaf = sm.queue.leaf[0];
+    if (threadIdx.x == 0 && sm.queue.n_queued > 0)
+        rkvk_prefetch_rows(leaf.head + a.geom.k_off + leaf.c0 * row, (leaf.c1 - leaf.c0) * row);
+}
+
 /* ------------------------------------------------------------------ one sub */
 
 /* The maximum over the 8 lanes that share t. */
@@ -305,14 +316,20 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
         if (round == 0 && threadIdx.x < 32)
             rkvk_queue_fill(sm.queue, a, w.walk, cur);
 #pragma unroll
-        for (int n = 0; n < P::NC; n++)
+        for (int n = 0; n < P::NC; n++) {
+            rkvk_join_factors<P> factors;
 #pragma unroll
             for (int j = 0; j < P::J; j++) {
                 rkvk_sub_put<P>(sm, st, n, j);
                 __syncthreads();
-                rkvk_leaf_join<P>(sum, sm, n, j);
+                if (rkvk_is_own<P>(w, n, 0)) { /* the first part's column is the lowest */
+                    if (j == 0)
+                        rkvk_leaf_weigh<P>(sum, factors, sm, n);
+                    rkvk_leaf_join<P>(sum, factors, sm, n, j);
+                }
                 __syncthreads();
             }
+        }
     }
     rkvk_leaf_finish<P>(sum, rkvk_unit<S::TV>(a.geom.v_scale));
 }
@@ -329,14 +346,17 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     w.q = reinterpret_cast<uint2 *>(w.region);
     w.stack = reinterpret_cast<float *>(w.region + q_bytes);
     __syncthreads(); /* those before are done with what is set up here */
-    if (threadIdx.x < 32)
+    if (threadIdx.x < 32) {
         rkvk_stream_reach(sm, a, w);
-    else {
-        if (threadIdx.x < 64)
-            rkvk_stream_warm(a, w);
-        rkvk_stream_q<P>(a, w);
+        rkvk_stream_near(sm, a);
+    } else if (threadIdx.x < 64) {
+        rkvk_stream_warm(a, w);
     }
+    rkvk_wait_before(); /* so far tables alone were read */
+    if (threadIdx.x >= 32)
+        rkvk_stream_q<P>(a, w);
     __syncthreads();
+    rkvk_start_next();
     const uint32_t stages = (w.region_bytes - q_bytes - stack_bytes) / S::STAGE / P::U;
     const uint32_t n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST, owner = warp % P::U;
     const int part = (int)(warp / P::U);
@@ -387,8 +407,10 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
     rkvk_stream_smem<P> &sm = *reinterpret_cast<rkvk_stream_smem<P> *>(raw);
     const rkvi_attend_args &a = d.a;
     const uint64_t index = rkvk_block();
-    if (index >= n_blocks)
+    if (index >= n_blocks) {
+        rkvk_wait_before();
         return;
+    }
     rkvk_stream_work w;
     w.item = a.items + index / a.geom.n_heads;
     if (threadIdx.x == 0) { /* what will be wanted next, where entries are few */
@@ -421,7 +443,8 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
 template <typename P>
 static int rkvk_stream_prepare(uint32_t *region, int sm_bytes, int block_bytes)
 {
-    const int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
+    constexpr int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
+    static_assert(fixed + least <= RKVK_SMEM_MOST, "all devices have so much");
     const int share = rkvk_min(block_bytes, sm_bytes / P::BLOCKS - 1024);
     const int room = (share - fixed >= least ? share : block_bytes) - fixed;
     if (room < least)
@@ -456,7 +479,7 @@ template <typename P>
 static int rkvk_stream_run(uint32_t region, const rkvi_attend_args *a, uint64_t grid, void *stream)
 {
     const rkvk_stream_args d = {*a, region};
-    return rkvk_run(rkvk_stream<P>, &d, grid, rkvk_grid(grid), dim3(RKVK_STREAM_THREADS),
+    return rkvk_run_early(rkvk_stream<P>, &d, grid, rkvk_grid(grid), dim3(RKVK_STREAM_THREADS),
                     sizeof(rkvk_stream_smem<P>) + region, stream);
 }
 

@@ -76,6 +76,16 @@ static __device__ __forceinline__ void rkvk_prefetch(const void *p)
     asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
 }
 
+/* Asks for a run of bytes: whole 16-byte chunks.  Only where kernels start early. */
+static __device__ __forceinline__ void rkvk_prefetch_rows(const void *p, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(p), "r"(bytes) : "memory");
+#else
+    (void)p, (void)bytes;
+#endif
+}
+
 /* Some warps of a block meet: `threads` in all, at barrier `id` (1 to 15). */
 static __device__ __forceinline__ void rkvk_barrier(uint32_t id, uint32_t threads)
 {

@@ -65,12 +65,15 @@ struct rkvk_stream_shape {
     static constexpr int STAGE = 16 * rkvk_max(K_PITCH, V_PITCH);
 
     static constexpr int VT = V_TILES / HD; /* tiles of a warp's O */
+    /* Subs that are added up at a time, relative to their common maximum: part of the bits, and as many as
+     * each path has at hand (rkvk_stream_path::U). */
+    static constexpr int GROUP = D <= 192 ? 8 : D <= 256 ? 4 : 2;
 
     /* For up to 8, 16 and 32 columns in one go (16 for larger dims): O and what else there is must stay in
      * registers, so more columns have fewer blocks a multiprocessor, or warps side by side. */
     template <int NC, int HC, int BLOCKS>
     using path = rkvk_stream_path<rkvk_stream_shape, NC, HC, BLOCKS>;
-    using narrow = path<1, 1, 2>;
+    using narrow = path<1, 1, D <= 64 ? 3 : 2>;
     using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
     using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
 
@@ -96,6 +99,8 @@ struct rkvk_stream_path {
     static constexpr int VEC = CT * 16 <= 64 ? 2 : 4; /* of a row of CT * 16, a lane's */
     static constexpr uint32_t COLUMNS = 8 * NC * HC;
     static constexpr int BLOCKS = BLOCKS_SM; /* of a multiprocessor */
+
+    static_assert(U % S::GROUP == 0, "groups of subs");
 };
 
 /* Followed by the columns' q, the stack of pending nodes, and the rings. */

@@ -70,34 +70,76 @@ static __device__ __forceinline__ bool rkvk_has_elements(void)
     return P::VEC * 32 == P::CT * 16 || rkvk_lane() * P::VEC < P::CT * 16;
 }
 
-/* The subs that the warps have put there join the leaf, in their order. */
+/* What a column's leaf so far, and each sub that joins it, are multiplied by: for each group of subs. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_leaf_join(rkvk_node_state<P> &leaf,
-                                                      const rkvk_stream_smem<P> &sm, int n, int j)
+struct rkvk_join_factors {
+    float leaf[P::HC][P::U / P::S::GROUP];
+    float sub[P::HC][P::U];
+};
+
+/* Is column w of chunk n, warp w, of part h there? */
+template <typename P>
+static __device__ __forceinline__ bool rkvk_is_own(const rkvk_stream_work &w, int n, int h)
 {
-    const int column = rkvk_warp(), lane = rkvk_has_elements<P>() ? rkvk_lane() : 0;
+    return (uint32_t)((h * P::NC + n) * 8 + rkvk_warp()) < w.n_columns;
+}
+
+/* m and l of the subs that the warps have put there join the leaf.  A group's maximum is taken first, so
+ * that no factor waits for another one. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_leaf_weigh(rkvk_node_state<P> &leaf, rkvk_join_factors<P> &f,
+                                                       const rkvk_stream_smem<P> &sm, int n)
+{
+    constexpr int N = P::S::GROUP;
+    const int column = rkvk_warp();
 #pragma unroll
-    for (int h = 0; h < P::H; h++) {
-        /* Where j > 0 or this is a further part of the dims, m and l have been joined. */
-        float m = leaf.m[n][h % P::HC], l = leaf.l[n][h % P::HC];
+    for (int h = 0; h < P::HC; h++) {
+        float m = leaf.m[n][h], l = leaf.l[n][h];
 #pragma unroll
-        for (int u = 0; u < P::U; u++) {
-            const float2 ml = sm.ml[h * P::U + u][n][column];
-            float x[P::VEC];
-            rkvk_vec_load<P::VEC>(x, &sm.o[h * P::U + u][column][lane * P::VEC]);
-            const float top = fmaxf(m, ml.x), base = top == rkvk_empty_m() ? 0.0f : top;
-            const float f = rkvk_exp2(__fadd_rn(m, -base)), e = rkvk_exp2(__fadd_rn(ml.x, -base));
-            l = __fmaf_rn(ml.y, e, __fmul_rn(l, f));
+        for (int i = 0; i < P::U / N; i++) {
+            float2 ml[N];
+            float top = m;
 #pragma unroll
-            for (int i = 0; i < P::VEC; i++)
-                leaf.o[n][j][h][i] = __fmaf_rn(x[i], e, __fmul_rn(leaf.o[n][j][h][i], f));
+            for (int u = 0; u < N; u++) {
+                ml[u] = sm.ml[h * P::U + i * N + u][n][column];
+                top = fmaxf(top, ml[u].x);
+            }
+            const float base = top == rkvk_empty_m() ? 0.0f : top;
+            f.leaf[h][i] = rkvk_exp2(__fadd_rn(m, -base));
+            l = __fmul_rn(l, f.leaf[h][i]);
+#pragma unroll
+            for (int u = 0; u < N; u++) {
+                f.sub[h][i * N + u] = rkvk_exp2(__fadd_rn(ml[u].x, -base));
+                l = __fmaf_rn(ml[u].y, f.sub[h][i * N + u], l);
+            }
             m = top;
         }
-        if (j == P::J - 1 && h / P::HC == P::HD - 1) {
-            leaf.m[n][h % P::HC] = m;
-            leaf.l[n][h % P::HC] = l;
-        }
+        leaf.m[n][h] = m;
+        leaf.l[n][h] = l;
     }
+}
+
+/* The subs' O joins the leaf, in their order. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_leaf_join(rkvk_node_state<P> &leaf, const rkvk_join_factors<P> &f,
+                                                      const rkvk_stream_smem<P> &sm, int n, int j)
+{
+    constexpr int N = P::S::GROUP;
+    const int column = rkvk_warp(), lane = rkvk_has_elements<P>() ? rkvk_lane() : 0;
+#pragma unroll
+    for (int h = 0; h < P::H; h++)
+#pragma unroll
+        for (int u = 0; u < P::U; u++) {
+            float x[P::VEC];
+            rkvk_vec_load<P::VEC>(x, &sm.o[h * P::U + u][column][lane * P::VEC]);
+#pragma unroll
+            for (int i = 0; i < P::VEC; i++) {
+                float &sum = leaf.o[n][j][h][i];
+                if (u % N == 0)
+                    sum = __fmul_rn(sum, f.leaf[h % P::HC][u / N]);
+                sum = __fmaf_rn(x[i], f.sub[h % P::HC][u], sum);
+            }
+        }
 }
 
 template <typename P>
@@ -161,9 +203,8 @@ static __device__ __forceinline__ void rkvk_each_own(const rkvk_stream_work &w, 
     for (int n = 0; n < P::NC; n++)
 #pragma unroll
         for (int h = 0; h < P::HC; h++) {
-            const uint32_t column = (uint32_t)((h * P::NC + n) * 8 + rkvk_warp());
-            if (column < w.n_columns)
-                f(column, n, h);
+            if (rkvk_is_own<P>(w, n, h))
+                f((uint32_t)((h * P::NC + n) * 8 + rkvk_warp()), n, h);
         }
 }
 

@@ -244,7 +244,8 @@ static rkv_status fill_handle(rkv_cache *h)
         s = make_arena(h, info.numa_node);
     if (s != RKV_OK)
         return s;
-    h->target_runs = 4 * info.n_workers;
+    /* A multiprocessor holds two blocks of the decode kernel; threads of the host even out. */
+    h->target_runs = (info.is_host ? 4 : 2) * info.n_workers;
     const rkvi_cache_memory memory = {.transit = h->transit_memory};
     s = rkvi_cache_init(&h->cache, &h->cfg, &memory, h->arena);
     return s == RKV_OK ? alloc_places(h) : s;
