@@ -26,6 +26,7 @@ typedef struct oracle {
     uint64_t next_tag;
     fx_errors errors;
     uint64_t n_refused, n_steps, n_done, n_unseen;
+    bool is_rotated; /* K hold positions: rows of shifted cells are not compared with f64 */
     char last[96];   /* what was done last, for the message of a failure */
 } oracle;
 
@@ -43,6 +44,13 @@ int64_t oracle_any_position(oracle *o, uint32_t seq);
 /* The same in both caches and in the record; each asserts that both agree. */
 void oracle_remove(oracle *o, uint32_t seq, int64_t from, int64_t to);
 void oracle_append_from(oracle *o, uint32_t dst, uint32_t src, int64_t from, int64_t to);
+
+/* Operations of oracle_more.c. */
+void oracle_shift(oracle *o);
+void oracle_tree(oracle *o);
+void oracle_state(oracle *o);
+void oracle_state_all(oracle *o);
+void oracle_import(oracle *o);
 
 /* n random operations of the table with this seed. */
 void oracle_run(uint64_t seed, fx_executor executor, uint32_t n);

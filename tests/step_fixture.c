@@ -199,6 +199,8 @@ static void *keep(fx *w, size_t bytes)
 {
     w->old = realloc(w->old, (w->n_old + 1) * sizeof *w->old);
     w->old[w->n_old] = fx_gpu ? fx_gpu->alloc(bytes) : malloc(bytes ? bytes : 1);
+    if (w->model.executor == FX_CHECK)
+        rkvi_device_check_given(w->dev, w->old[w->n_old], bytes);
     return memset(w->old[w->n_old++], CANARY, bytes);
 }
 

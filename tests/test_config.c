@@ -109,7 +109,7 @@ MAKE(rope_wide, s->layers[1].rope = ((rkv_rope_params){some_frequencies, 40, 0})
 MAKE(rope_pairing, s->layers[1].rope = ((rkv_rope_params){some_frequencies, 4, 2}))
 MAKE(k_form_unknown, s->layers[1].k_form = 3)
 MAKE(turns_many, s->params.max_turns = 256)
-MAKE(params_reserved, s->params.reserved = 1)
+MAKE(segments_many, s->params.extra_segments = (1u << 20) + 1)
 MAKE(host_reserved, s->params.host.reserved = 1)
 MAKE(host_memory_wrapped, s->params.host.memory_bytes = (uint64_t)-1)
 MAKE(host_threads, s->params.host.n_threads = (uint32_t)-1)
@@ -181,7 +181,7 @@ static const mistake mistakes[] = {
     {rope_pairing, RKV_E_ARGUMENT, "kv_layers[1]: rope.pairing is 2"},
     {k_form_unknown, RKV_E_ARGUMENT, "kv_layers[1]: k_form is 3"},
     {turns_many, RKV_E_ARGUMENT, "max_turns is 256"},
-    {params_reserved, RKV_E_ARGUMENT, "reserved is 1"},
+    {segments_many, RKV_E_ARGUMENT, "extra_segments is 1048577"},
     {host_reserved, RKV_E_ARGUMENT, "host.reserved"},
     {host_memory_wrapped, RKV_E_OVERFLOW, "host.memory_bytes"},
     {host_threads, RKV_E_ARGUMENT, "host.n_threads"},

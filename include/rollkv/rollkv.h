@@ -268,7 +268,9 @@ typedef struct rkv_cache_params {
     uint32_t max_turns;                  /* most stretches of a sequence that were shifted, each by a delta of its
                                           * own; 0: 8; at most 255; RKV_TURNS_NONE.  The device holds q so often:
                                           * max_turns * max_rows * n_q_heads * head_dim_k * 4 bytes */
-    uint32_t reserved;
+    uint32_t extra_segments;             /* runs of positions beyond one a tile, over the sequences of a step (cuts,
+                                          * gaps, shifts and sharing make them); 0: 4096; at most 2^20.  The step's
+                                          * tables have room for so many */
 } rkv_cache_params;
 #define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}
 
@@ -363,6 +365,8 @@ typedef struct rkv_cache_info {
     uint32_t n_rope_frequencies, rope_pairing;
     uint32_t max_turns;            /* 0: positions can't be shifted */
     uint64_t host_link_bytes_per_s, host_copy_cost_ns, host_copy_latency_ns; /* host executor */
+    uint32_t extra_segments;
+    uint32_t reserved;
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 

@@ -75,12 +75,12 @@ static rkv_status has_room(const rkvi_cache *c)
                          "sequences, or create the cache with more capacity_cells",
                          (unsigned long long)c->check_tiles, cfg->tile_cells, c->tiles.n_free,
                          (unsigned long long)cfg->capacity_tiles);
-    if (c->tiles.n_shared == 0 && c->check_segments > cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA)
+    if (c->tiles.n_shared == 0 && c->check_segments > cfg->capacity_tiles + cfg->extra_segments)
         return rkvi_fail(RKV_E_CAPACITY,
                          "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
-                         "follow by one",
+                         "follow by one, or create the cache with more extra_segments",
                          (unsigned long long)c->check_segments,
-                         (unsigned long long)(cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA));
+                         (unsigned long long)(cfg->capacity_tiles + cfg->extra_segments));
     return RKV_OK;
 }
 

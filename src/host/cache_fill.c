@@ -82,7 +82,7 @@ void rkvi_cache_fill_keep(rkvi_cache *c, uint32_t n, const uint32_t *tiles)
 
 rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t segments)
 {
-    const uint64_t most = c->cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA;
+    const uint64_t most = c->cfg->capacity_tiles + c->cfg->extra_segments;
     if (tiles > c->tiles.n_free)
         return rkvi_fail(
             RKV_E_CAPACITY,
@@ -90,10 +90,10 @@ rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t se
             "or create the cache with more capacity_cells",
             (unsigned long long)tiles, c->cfg->tile_cells, c->tiles.n_free,
             (unsigned long long)c->cfg->capacity_tiles);
-    if (c->n_segments + segments > most)
+    if (c->tiles.n_shared == 0 && segments && c->n_segments + segments > most)
         return rkvi_fail(RKV_E_CAPACITY,
                          "there would be %llu separate runs of cells, at most %llu are kept; clear the "
-                         "sequence first",
+                         "sequence first, or create the cache with more extra_segments",
                          (unsigned long long)(c->n_segments + segments), (unsigned long long)most);
     return RKV_OK;
 }

@@ -15,11 +15,11 @@ static rkv_status check(const rkvi_cache *c, uint32_t sequence, int64_t from, in
     rkv_status s = rkvi_seq_shift_check(&c->seqs[sequence], from, to, delta, c->cfg->max_turns, POS_END, out_more);
     if (s == RKV_OK)
         s = rkvi_cache_can_move(c, sequence, from, to, delta);
-    const uint64_t most = c->cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA;
+    const uint64_t most = c->cfg->capacity_tiles + c->cfg->extra_segments;
     if (s == RKV_OK && *out_more && c->tiles.n_shared == 0 && c->n_segments + *out_more > most)
         return rkvi_fail(RKV_E_CAPACITY,
                          "the shift would make %llu separate runs of positions, at most %llu are kept; shift larger "
-                         "ranges, or to their old positions",
+                         "ranges, or create the cache with more extra_segments",
                          (unsigned long long)(c->n_segments + *out_more), (unsigned long long)most);
     return s;
 }

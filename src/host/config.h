@@ -52,7 +52,7 @@ typedef struct rkvi_site_config {
 
 #define RKVI_LEAF_CLASSES_MAX 4
 #define RKVI_PREFILL_ROWS 128u      /* rows of a prefill work item */
-#define RKVI_SEGMENTS_EXTRA 4096u   /* segments beyond one a tile, over a batch's sequences */
+#define RKVI_SEGMENTS_EXTRA 4096u   /* extra_segments, unless asked otherwise */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
 #define RKVI_GRAPH_ITEMS 2048u      /* empty work items of a launch that can be captured */
 #define RKVI_PIECE_BYTES 256u       /* tables are compared and sent in such pieces, where graphs read them */
@@ -108,6 +108,7 @@ typedef struct rkvi_config {
 
     /* Most entries of each table (all sites together where it says so). */
     uint64_t max_bases;         /* tiles of a batch; twice those that sequences have in different orders */
+    uint32_t extra_segments;    /* beyond one a tile, over a batch's sequences */
     uint64_t max_spans;         /* per leaf class */
     uint64_t max_items_site;    /* decode + prefill, one site */
     uint64_t max_nodes_site;

@@ -7,6 +7,7 @@
 
 #include "diag.h"
 
+#define SEGMENTS_EXTRA_MAX (1u << 20)
 #define COUNT_MAX 0x7fffffffu /* above it: a wrapped negative */
 #define STEPS_AHEAD_MAX 16u
 #define THREADS_MAX 4096u
@@ -96,8 +97,9 @@ static rkv_status check_choices(const rkv_cache_params *p)
     if (!p->device_allocator.alloc != !p->device_allocator.free)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "device_allocator has only one of alloc and free; give both or none");
-    if (p->reserved)
-        return rkvi_fail(RKV_E_ARGUMENT, "reserved is %u; it must be 0", p->reserved);
+    if (p->extra_segments > SEGMENTS_EXTRA_MAX)
+        return rkvi_fail(RKV_E_ARGUMENT, "extra_segments is %u; it must be from 0 (for %u) to %u", p->extra_segments,
+                         RKVI_SEGMENTS_EXTRA, SEGMENTS_EXTRA_MAX);
     if (p->host.reserved)
         return rkvi_fail(RKV_E_ARGUMENT, "host.reserved is %u; it must be 0", p->host.reserved);
     return RKV_OK;
@@ -108,6 +110,7 @@ static void take_scalars(rkvi_config *cfg, const rkv_cache_params *p)
     cfg->device = p->device;
     cfg->capacity_cells = p->capacity_cells;
     cfg->n_sequences = p->n_sequences ? p->n_sequences : 1;
+    cfg->extra_segments = p->extra_segments ? p->extra_segments : RKVI_SEGMENTS_EXTRA;
     cfg->max_rows = p->max_rows ? p->max_rows : MAX_ROWS_DEFAULT;
     cfg->tile_cells = p->tile_cells ? p->tile_cells : RKVI_TILE_DEFAULT;
     cfg->draft_rows = p->draft_rows == RKV_DRAFT_NONE ? 0

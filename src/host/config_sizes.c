@@ -210,7 +210,7 @@ static void size_spans(sum *x, rkvi_config *cfg)
         least_leaf = cfg->leaf_cells[c] < least_leaf ? cfg->leaf_cells[c] : least_leaf;
     cfg->max_bases = add(x, cfg->capacity_tiles, cfg->n_sequences > 1 ? cfg->capacity_tiles : 0);
     cfg->max_spans = add(x, mul(x, cfg->capacity_tiles, cfg->tile_cells / least_leaf),
-                         (uint64_t)RKVI_SEGMENTS_EXTRA);
+                         (uint64_t)cfg->extra_segments);
 }
 
 static uint64_t decode_rows(sum *x, const rkvi_config *cfg)

@@ -580,6 +580,14 @@ const rkvi_check_report *rkvi_device_check_report(rkvi_device *d, size_t i)
     return i < c->n_reports ? &c->reports[i] : NULL;
 }
 
+void rkvi_device_check_given(rkvi_device *d, const void *ptr, uint64_t bytes)
+{
+    check_device *c = check_of(d);
+    pthread_mutex_lock(&c->lock);
+    rkvi_check_freed_forget(c, ptr, bytes);
+    pthread_mutex_unlock(&c->lock);
+}
+
 void rkvi_device_check_clear(rkvi_device *d)
 {
     check_device *c = check_of(d);

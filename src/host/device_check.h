@@ -65,5 +65,7 @@ size_t rkvi_device_check_count(rkvi_device *d);
 /* Valid until the next call of d or device_check_clear. */
 const rkvi_check_report *rkvi_device_check_report(rkvi_device *d, size_t i);
 void rkvi_device_check_clear(rkvi_device *d);
+/* The caller got this memory from elsewhere: what was freed there before is forgotten. */
+void rkvi_device_check_given(rkvi_device *d, const void *ptr, uint64_t bytes);
 
 #endif

@@ -109,6 +109,7 @@ check_block *rkvi_check_block_of(check_device *c, const void *ptr);
 /* Judges the freeing by a host lane; the block stays. */
 void rkvi_check_block_free_access(check_device *c, check_block *b, check_lane *lane,
                                   const check_work *work);
+void rkvi_check_freed_forget(check_device *c, const void *ptr, uint64_t bytes);
 void rkvi_check_block_remove(check_device *c, check_block *b, const char *freed_site);
 void rkvi_check_blocks_drop(check_device *c);
 

@@ -110,6 +110,14 @@ static bool touches(const check_freed *f, const void *ptr, uint64_t bytes)
            (uintptr_t)ptr < (uintptr_t)f->ptr + f->bytes;
 }
 
+/* The address lives again. */
+void rkvi_check_freed_forget(check_device *c, const void *ptr, uint64_t bytes)
+{
+    for (size_t k = 0; k < CHECK_FREED_MAX; k++)
+        if (touches(&c->freed[k], ptr, bytes))
+            c->freed[k].bytes = 0;
+}
+
 rkv_status rkvi_check_block_add(check_device *c, void *ptr, uint64_t bytes, bool is_device)
 {
     if (c->n_blocks == c->blocks_cap) {
@@ -132,9 +140,7 @@ rkv_status rkvi_check_block_add(check_device *c, void *ptr, uint64_t bytes, bool
     memmove(&c->blocks[i + 1], &c->blocks[i], (c->n_blocks - i) * sizeof *c->blocks);
     c->blocks[i] = b;
     c->n_blocks++;
-    for (size_t k = 0; k < CHECK_FREED_MAX; k++) /* the address lives again */
-        if (touches(&c->freed[k], ptr, bytes))
-            c->freed[k].bytes = 0;
+    rkvi_check_freed_forget(c, ptr, bytes);
     return RKV_OK;
 }
 

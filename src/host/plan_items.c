@@ -183,7 +183,7 @@ static bool decode_stem(rkvi_site_plan *sp, uint32_t stem)
     cut c = {.stem = stem, .most_items = nodes->room > pending ? nodes->room - pending : 0};
     rkvi_stem_seen(sp, stem, &c.seen[0], &c.seen[1]);
     c.path[0] = c.seen[0] == rkvi_stem_leaf0(sp, stem) ? 0 : c.seen[0];
-    const bool goes_on = c.seen[1] == rkvi_stem_leaf1(sp, stem) && rkvi_stem_at(sp, stem)->child != RKVI_NONE;
+    const bool goes_on = c.seen[1] == rkvi_stem_leaf1(sp, stem) && !rkvi_stem_is_path_end(sp, stem);
     c.path[1] = goes_on ? UINT64_MAX : c.seen[1];
     rkvi_stem_set_launches(sp, stem, sp->in_order);
     const bool ok = decode_items(sp, &c);

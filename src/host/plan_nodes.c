@@ -48,9 +48,8 @@ typedef struct compaction {
 static bool is_complete(const rkvi_site_plan *sp, const compaction *c, uint64_t leaf, uint32_t level)
 {
     const uint64_t end = leaf + ((uint64_t)1 << level);
-    const bool is_last = rkvi_stem_at(sp, c->stem)->child == RKVI_NONE;
     return (end <= c->later || leaf >= c->end) && leaf >= rkvi_stem_leaf0(sp, c->stem) &&
-           (is_last || end <= rkvi_stem_leaf1(sp, c->stem));
+           (rkvi_stem_is_path_end(sp, c->stem) || end <= rkvi_stem_leaf1(sp, c->stem));
 }
 
 /* Brings n nodes, all in the subtree of 2^level leaves from `leaf`, down to one

@@ -66,6 +66,12 @@ static inline bool rkvi_stem_has_rows(const rkvi_site_plan *sp, uint32_t stem)
     return rkvi_stem_at(sp, stem)->n_rows > 0;
 }
 
+/* Nothing comes behind the stem's leaves: no other stem, no token tree's node. */
+static inline bool rkvi_stem_is_path_end(const rkvi_site_plan *sp, uint32_t stem)
+{
+    return rkvi_stem_at(sp, stem)->child == RKVI_NONE && sp->p->n_tree_rows == 0;
+}
+
 /* plan_leaves.c */
 /* The leaves [a, z) of s[0, n) that hold a position in [lo, hi). */
 void rkvi_leaves_seen(const rkvi_span *s, uint64_t n, int64_t lo, int64_t hi, uint64_t *out_a, uint64_t *out_z);

@@ -12,10 +12,11 @@
 
 /* ------------------------------------------------------------------- header */
 
-/* The largest description that a state fitting this cache can have. */
+/* The largest description that a state fitting this cache can have; sequences
+ * that share tiles have segments of their own each. */
 static uint64_t largest_description(const rkvi_config *cfg)
 {
-    const uint64_t segments = cfg->capacity_tiles + RKVI_SEGMENTS_EXTRA;
+    const uint64_t segments = cfg->n_sequences * (cfg->capacity_tiles + cfg->extra_segments);
     return RKVI_STATE_FIXED_BYTES + (uint64_t)cfg->n_layers * RKVI_STATE_LAYER_BYTES +
            4 * RKVI_STATE_ROPE_MAX + (uint64_t)cfg->n_sequences * (RKVI_STATE_SEQ_BYTES + 8) +
            segments * (RKVI_STATE_SEGMENT_BYTES + 4) +

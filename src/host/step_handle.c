@@ -391,6 +391,7 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->n_rope_frequencies = c->n_rope;
     out->rope_pairing = c->rope_pairing;
     out->max_turns = c->max_turns;
+    out->extra_segments = c->extra_segments;
     out->host_link_bytes_per_s = c->host.link_bytes_per_s;
     out->host_copy_cost_ns = c->host.copy_cost_ns;
     out->host_copy_latency_ns = c->host.copy_latency_ns;

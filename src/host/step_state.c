@@ -248,9 +248,13 @@ static rkv_status find_kept(job *j)
 
 static rkv_status take_tiles(job *j)
 {
-    uint64_t n_segments = 0;
-    for (uint32_t i = 0; i < j->st.n_seqs; i++)
+    uint64_t n_segments = 0, n_items = 0;
+    for (uint32_t i = 0; i < j->st.n_seqs; i++) {
         n_segments += j->st.seqs[i].n_segments;
+        n_items += j->st.seqs[i].n_tiles;
+    }
+    if (n_items > j->st.n_tiles) /* it shares tiles: begin counts what a batch takes */
+        n_segments = 0;
     rkv_status s = rkvi_cache_fill_fits(&j->h->cache, j->st.n_tiles, n_segments);
     if (s != RKV_OK)
         return s;
