@@ -124,6 +124,7 @@ void rkvi_cache_left(rkvi_cache *c, rkvi_move *m, uint64_t out_mark)
 
 void rkvi_cache_end(rkvi_cache *c)
 {
+    c->n_copies = 0; /* theirs for good: a call between steps that is undone leaves them */
     for (uint32_t i = 0; i < c->n_moves; i++) {
         rkvi_move *m = &c->moves[i];
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);

@@ -213,6 +213,14 @@ static void poison(rkv_cache *h)
     snprintf(h->poison_text, sizeof h->poison_text, "%s", rkvi_error_text());
 }
 
+/* The same with work on `stream` that no mark covers, for destroy to wait for. */
+static void poison_after(rkv_cache *h, void *stream)
+{
+    poison(h);
+    if (rkvi_dev(stream_sync, h->dev, stream) == RKV_OK)
+        wait_unmarked(h);
+}
+
 rkv_status rkvi_step_failed(rkv_cache *h, rkv_status s)
 {
     char text[256];
@@ -454,7 +462,8 @@ static rkv_status settle_broken(rkv_cache *h, void *stream)
     s = rkvi_step_mark_compute(h, stream);
     if (s == RKV_OK) /* abort gives up the slots that it reads */
         s = rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute);
-    return s;
+    /* No memory for a mark, say: the host waits instead. */
+    return s == RKV_OK ? s : rkvi_dev(stream_sync, h->dev, stream);
 }
 
 /* A call of the running step failed: only abort is left, or nothing. */
@@ -540,7 +549,7 @@ void rkvi_step_abort(rkv_cache *h)
     rkvi_capture_drop(h);
     h->n_ahead = 0; /* the graph may not have been launched */
     if (rkvi_step_settle(h) != RKV_OK)
-        poison(h);
+        poison_after(h, h->stream);
     take_back(h, RKV_OK);
     h->now->abort_mark = h->compute.last;
     h->state = RKVI_STEP_IDLE;
@@ -557,10 +566,10 @@ static rkv_status move_cells(rkv_cache *h, const rkvi_seq *seq, const uint32_t *
         s = rkvi_launch_move(h, layer, seq, cells, n, stream);
         moved = moved || s == RKV_OK;
     }
-    if (s == RKV_OK)
-        s = rkvi_step_mark_compute(h, stream);
+    if (s == RKV_OK && rkvi_step_mark_compute(h, stream) != RKV_OK)
+        s = rkvi_dev(stream_sync, h->dev, stream); /* what has ended needs no mark */
     if (s != RKV_OK && moved) { /* some KV layers' cells lie elsewhere by now */
-        poison(h);
+        poison_after(h, stream);
         return rkvi_handle_alive(h);
     }
     return rkvi_step_seen_status(h, s);
