@@ -365,7 +365,7 @@ void rkvi_ring_cycle(rkvi_ring *r, uint32_t n, uint32_t n_ahead, uint64_t last_l
 
 rkvi_ring_item *rkvi_ring_new_items(rkvi_ring *r)
 {
-    return r->items + r->items_room;
+    return r->items ? r->items + r->items_room : NULL; /* no tail: there is no list */
 }
 
 void rkvi_ring_plan(rkvi_ring *r, uint32_t n)
@@ -376,7 +376,8 @@ void rkvi_ring_plan(rkvi_ring *r, uint32_t n)
         return;
     }
     const uint32_t n_ahead = collect_ahead(r);
-    memcpy(r->items, rkvi_ring_new_items(r), n * sizeof *r->items);
+    if (n)
+        memcpy(r->items, rkvi_ring_new_items(r), n * sizeof *r->items);
     for (uint32_t i = 0; i < n; i++)
         r->items[i].in_mark = r->items[i].dep = 0;
     match(r, n, n_ahead);
