@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What happens around the library: two processes at once, a memlock limit of an
+ * unprivileged user, a program that forks and whose parent is killed.
+ */
+#include "rollkv/host.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 2, HEADS = 2, DIM = 64, STEPS = 12, ROWS = 64 };
+
+typedef struct report {
+    uint64_t digest, pinned_bytes, unpinned_bytes, vm_bytes;
+    int32_t ok, pid;
+} report;
+
+static float rows[ROWS * HEADS * DIM], out[ROWS * HEADS * DIM];
+
+static rkv_cache *create(void)
+{
+    rkv_kv_layer_params l[LAYERS] = {RKV_KV_LAYER_PARAMS_INIT, RKV_KV_LAYER_PARAMS_INIT};
+    rkv_site_params s[LAYERS] = {RKV_SITE_PARAMS_INIT, RKV_SITE_PARAMS_INIT};
+    rkv_cache_params p = RKV_CACHE_PARAMS_INIT;
+    rkv_cache *cache = NULL;
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        l[i].n_kv_heads = HEADS;
+        l[i].head_dim_k = DIM;
+        l[i].resident_cells = RKV_RESIDENT_NONE;
+        s[i].kv_layer = i;
+        s[i].n_q_heads = HEADS;
+    }
+    p.device = RKV_DEVICE_HOST;
+    p.kv_layers = l;
+    p.sites = s;
+    p.n_kv_layers = p.n_sites = LAYERS;
+    p.capacity_cells = 1 << 16;
+    p.max_rows = ROWS;
+    p.tile_cells = 64;
+    p.host.n_threads = 1;
+    return rkv_cache_create(&p, &cache) == RKV_OK ? cache : NULL;
+}
+
+static rkv_status step(rkv_cache *cache, uint32_t n, uint64_t *digest)
+{
+    const rkv_batch_entry e = {.struct_size = sizeof e, .n_rows = ROWS, .n_new_cells = ROWS};
+    const rkv_batch b = {.struct_size = sizeof b, .n_entries = 1, .entries = &e};
+    rkv_attend_params a = RKV_ATTEND_PARAMS_INIT;
+    a.q = a.k = a.v = (rkv_tensor){.data = rows, .type = RKV_TYPE_F32};
+    a.out = (rkv_tensor){.data = out, .type = RKV_TYPE_F32};
+    rkv_status st = rkv_step_begin(cache, &b);
+    for (a.site = 0; a.site < LAYERS && st == RKV_OK; a.site++) {
+        for (uint32_t i = 0; i < ROWS * HEADS * DIM; i++)
+            rows[i] = (float)((i * 37u + n * 101u + a.site * 13u) % 64u) / 32 - 1;
+        st = rkv_step_attend(cache, &a, NULL);
+        if (st == RKV_OK)
+            st = rkv_host_stream_sync(cache, NULL);
+        for (uint32_t i = 0; i < sizeof out; i++)
+            *digest = (*digest ^ ((const unsigned char *)out)[i]) * 0x100000001b3u;
+    }
+    return st == RKV_OK ? rkv_step_end(cache, NULL, NULL) : st;
+}
+
+static uint64_t vm_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%lu", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A cache that has spilled; NULL: something failed. */
+static rkv_cache *work(report *r)
+{
+    rkv_cache_stats s = {.struct_size = sizeof s};
+    rkv_cache *cache = create();
+    *r = (report){.digest = 0xcbf29ce484222325u, .pid = (int32_t)getpid()};
+    rkv_status st = cache ? RKV_OK : RKV_E_SYSTEM;
+    for (uint32_t n = 0; n < STEPS && st == RKV_OK; n++)
+        st = step(cache, n, &r->digest);
+    if (st == RKV_OK)
+        st = rkv_cache_stats_get(cache, &s);
+    r->pinned_bytes = s.pinned_bytes;
+    r->unpinned_bytes = s.unpinned_bytes;
+    r->ok = st == RKV_OK && s.streamed_bytes > 0;
+    r->vm_bytes = vm_bytes();
+    return cache;
+}
+
+/* Runs fn in a child, which reports through a pipe. */
+static pid_t spawn(void (*fn)(int fd), int *out_fd)
+{
+    int fd[2];
+    assert_int_equal(pipe(fd), 0);
+    fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        close(fd[0]);
+        alarm(100);
+        fn(fd[1]);
+        _exit(0);
+    }
+    close(fd[1]);
+    *out_fd = fd[0];
+    return child;
+}
+
+static report receive(int fd)
+{
+    report r = {0};
+    assert_int_equal(read(fd, &r, sizeof r), sizeof r);
+    return r;
+}
+
+static void send_report(int fd, const report *r)
+{
+    if (write(fd, r, sizeof *r) != sizeof *r)
+        _exit(1);
+}
+
+static void work_and_report(int fd)
+{
+    report r;
+    rkv_cache_destroy(work(&r));
+    send_report(fd, &r);
+}
+
+static void test_two_at_once(void **state)
+{
+    (void)state;
+    pid_t child[2];
+    int fd[2], status;
+    report r[2];
+    for (int i = 0; i < 2; i++)
+        child[i] = spawn(work_and_report, &fd[i]);
+    for (int i = 0; i < 2; i++) {
+        r[i] = receive(fd[i]);
+        close(fd[i]);
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_int_equal(status, 0);
+        assert_true(r[i].ok);
+        assert_true(r[i].pinned_bytes > 0);
+        assert_int_equal(r[i].unpinned_bytes, 0);
+    }
+    assert_int_equal(r[0].digest, r[1].digest);
+}
+
+static void work_with_limit(int fd)
+{
+    const struct rlimit none = {0, 0};
+    if (setrlimit(RLIMIT_MEMLOCK, &none))
+        _exit(2);
+    work_and_report(fd);
+}
+
+static void test_memlock_limit(void **state)
+{
+    (void)state;
+    int fd[2], status;
+    const pid_t limited = spawn(work_with_limit, &fd[0]), plain = spawn(work_and_report, &fd[1]);
+    const report a = receive(fd[0]), b = receive(fd[1]);
+    waitpid(limited, &status, 0);
+    assert_int_equal(status, 0);
+    waitpid(plain, &status, 0);
+    assert_true(a.ok);
+    assert_int_equal(a.pinned_bytes + a.unpinned_bytes, b.pinned_bytes + b.unpinned_bytes);
+    assert_int_equal(a.digest, b.digest);
+    close(fd[0]);
+    close(fd[1]);
+}
+
+/* Forks with the cache alive; the child reports too, and both stay. */
+static void work_and_fork(int fd)
+{
+    report r;
+    work(&r);
+    const pid_t child = fork();
+    if (child == 0) {
+        r.pid = (int32_t)getpid();
+        r.vm_bytes = vm_bytes();
+        alarm(60);
+    }
+    send_report(fd, &r);
+    for (;;)
+        pause();
+}
+
+/* The child of a killed parent holds none of the tail's memory. */
+static void test_killed_parent(void **state)
+{
+    (void)state;
+    int fd, status;
+    const pid_t parent = spawn(work_and_fork, &fd);
+    report a = receive(fd), b = receive(fd);
+    if (a.pid != (int32_t)parent) {
+        const report c = a;
+        a = b;
+        b = c;
+    }
+    assert_int_equal(a.pid, parent);
+    assert_true(a.ok);
+    assert_int_equal(kill(parent, SIGKILL), 0);
+    assert_int_equal(waitpid(parent, &status, 0), parent);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(kill(b.pid, 0), 0); /* it lives on */
+    print_message("parent %llu bytes of address space, %llu of them pinned; child %llu\n",
+                  (unsigned long long)a.vm_bytes, (unsigned long long)a.pinned_bytes, (unsigned long long)b.vm_bytes);
+    assert_true(a.pinned_bytes >= (uint64_t)4 << 20);
+    assert_true(b.vm_bytes + a.pinned_bytes <= a.vm_bytes);
+    kill(b.pid, SIGKILL);
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_memlock_limit),
+        cmocka_unit_test(test_killed_parent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
