@@ -44,6 +44,7 @@ need libxxhash-dev has_library libxxhash /usr/include/xxhash.h
 need libopenblas-dev has_library openblas /usr/include/*/cblas.h
 need libcmocka-dev has_library cmocka /usr/include/cmocka.h
 need abigail-tools has_command abidiff
+need cppcheck has_command cppcheck
 
 if [ -z "$missing" ]; then
     exit 0

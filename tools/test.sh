@@ -109,6 +109,11 @@ test_plain() {
     check symbols tools/check_symbols.sh build/gcc
     check abi tools/check_abi.sh build/gcc
     check install tools/check_install.sh build/gcc
+    if [ -n "$full" ]; then
+        check static tools/check_static.sh --tidy build/gcc
+    else
+        check static tools/check_static.sh build/gcc
+    fi
 }
 
 test_asan() {
