@@ -3,7 +3,7 @@
  * bench_numerics.c: errors of attention by storage type and length, host
  * executor.  Measures, asserts nothing.
  *
- *   bench_numerics [largest number of cells, 65536]
+ *   bench_numerics [largest number of cells, 65536 [pairs of types, all]]
  *
  * K, V and q are normal; 'peaked' has q four times as large, so that few cells
  * carry the weight.  One KV head of 64, two query heads, rows that decode.  Two
@@ -221,6 +221,7 @@ int main(int argc, char **argv)
         {RKV_TYPE_F16, RKV_TYPE_F16},   {RKV_TYPE_BF16, RKV_TYPE_BF16}, {RKV_TYPE_FP8_E4M3, RKV_TYPE_FP8_E4M3},
         {RKV_TYPE_Q8_0, RKV_TYPE_Q8_0}, {RKV_TYPE_Q4_0, RKV_TYPE_Q4_0}, {RKV_TYPE_Q8_0, RKV_TYPE_Q4_0}};
     const uint64_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : 65536;
+    const uint64_t pairs = argc > 2 ? strtoull(argv[2], NULL, 10) : sizeof types / sizeof *types;
     float *room[4];
     double *scores = malloc(most * sizeof *scores);
     for (int i = 0; i < 4; i++)
@@ -231,7 +232,7 @@ int main(int argc, char **argv)
            "f64 on stored values, of the library against f64 on the values given\n", SEED);
     printf("%-4s %-4s %8s %6s %29s %29s %29s\n", "K", "V", "cells", "q", "library, stored", "plain f32, stored",
            "library, given");
-    for (uint32_t t = 0; t < sizeof types / sizeof *types; t++)
+    for (uint32_t t = 0; t < sizeof types / sizeof *types && t < pairs; t++)
         for (uint64_t n = 256; n <= most; n *= 16)
             for (uint32_t p = 0; p < 2; p++)
                 run(types[t][0], types[t][1], n, p ? 4 : 1, room, scores);
