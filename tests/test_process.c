@@ -5,6 +5,7 @@
  */
 #include "rollkv/host.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <signal.h>
@@ -224,12 +225,44 @@ static void test_killed_parent(void **state)
     close(fd);
 }
 
+/* Every thread of the library has a name, and takes no signal of the program's. */
+static void test_threads(void **state)
+{
+    (void)state;
+    report r;
+    uint32_t n = 0;
+    rkv_cache *cache = work(&r);
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(cache);
+    assert_non_null(tasks);
+    for (struct dirent *e; (e = readdir(tasks));) {
+        char path[300], line[256], name[64] = "";
+        unsigned long long blocked = 0;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
+        FILE *f = atoi(e->d_name) && atoi(e->d_name) != getpid() ? fopen(path, "r") : NULL;
+        while (f && fgets(line, sizeof line, f))
+            if (sscanf(line, "Name: %63s", name) != 1)
+                sscanf(line, "SigBlk: %llx", &blocked);
+        if (!f)
+            continue;
+        fclose(f);
+        if (strncmp(name, "rkv-", 4))
+            continue; /* a sanitizer's */
+        assert_true(blocked >> (SIGUSR1 - 1) & blocked >> (SIGINT - 1) & blocked >> (SIGTERM - 1) & 1);
+        n++;
+    }
+    closedir(tasks);
+    assert_true(n >= 4); /* streams: three of the library's and the default one */
+    rkv_cache_destroy(cache);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_memlock_limit),
         cmocka_unit_test(test_killed_parent),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ import re
 import sys
 
 # Part -> the parts that its files may include, apart from their own. BASE may be included by all.
-BASE = ["geometry", "diag", "marks", "build"]
+BASE = ["geometry", "diag", "marks", "thread", "build"]
 # Parameters and batch made effective: plain values that the parts above the executors read.
 VALUES = ["config", "batch"]
 OPS = ["ops"]
@@ -57,6 +57,7 @@ TABLE = {
     "geometry": ["diag", "build"],
     "diag": ["build"],
     "marks": [],
+    "thread": [],
     "build": [],
 }
 # What a part must not reach through headers of others either.

@@ -5,10 +5,10 @@
 #include "arena_slab.h"
 #include "geometry.h"
 #include "rkvi_config.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -34,12 +34,7 @@ uint64_t rkvi_arena_extent_bytes(uint64_t bytes)
 
 int rkvi_arena_thread_start(pthread_t *out, void *(*fn)(void *), void *arg)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int err = pthread_create(out, NULL, fn, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return err;
+    return rkvi_thread_start(out, fn, arg, "rkv-arena");
 }
 
 /* ------------------------------------------------------------------- NUMA */

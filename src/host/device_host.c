@@ -9,6 +9,7 @@
  */
 #include "device_host.h"
 #include "device_workers.h"
+#include "thread.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -194,7 +195,7 @@ static rkv_status host_stream_open(rkvi_stream *base)
     host_device *h = host_of(base->core);
     s->rng = h->delay_seed + 1000003u * h->n_streams++;
     pthread_cond_init(&s->has_work, NULL);
-    if (pthread_create(&s->thread, NULL, stream_thread, s)) {
+    if (rkvi_thread_start(&s->thread, stream_thread, s, "rkv-stream")) {
         pthread_cond_destroy(&s->has_work);
         return rkvi_fail(RKV_E_SYSTEM, "the system refused a thread for a stream");
     }

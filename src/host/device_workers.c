@@ -9,6 +9,7 @@
  */
 #include "device_workers.h"
 #include "diag.h"
+#include "thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -139,7 +140,7 @@ rkv_status rkvi_workers_create(uint32_t n_workers, rkvi_workers **out)
     pthread_cond_init(&w->has_work, NULL);
     pthread_cond_init(&w->left, NULL);
     while (w->n_threads < n) {
-        if (pthread_create(&w->threads[w->n_threads], NULL, helper, w)) {
+        if (rkvi_thread_start(&w->threads[w->n_threads], helper, w, "rkv-worker")) {
             const uint32_t got = w->n_threads + 1;
             rkvi_workers_destroy(w);
             return rkvi_fail(RKV_E_SYSTEM, "the system refused worker thread %u of %u", (unsigned)got,
