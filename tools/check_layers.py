@@ -18,7 +18,7 @@ OPS = ["ops"]
 STORES = ["arena", "pool"]
 EXECUTORS = ["device_host", "device_sim", "device_check", "device_cuda"]
 TABLE = {
-    "api": ["step", "cache", "estimate", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *EXECUTORS,
+    "api": ["trace", "step", "cache", "estimate", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *EXECUTORS,
             "settings", *VALUES, *OPS],
     "step": ["timeline", "cache", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "estimate": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
@@ -57,6 +57,7 @@ TABLE = {
     "geometry": ["diag", "build"],
     "diag": ["build"],
     "marks": [],
+    "trace": [],
     "thread": [],
     "build": [],
 }
@@ -67,7 +68,7 @@ PUBLIC_EVERYWHERE = {"version.h", "types.h"}
 PUBLIC_WHOLE_API = {"api", "cells", "profile", "step", "cache", "estimate", "arena", "config", "diag"}
 # System headers that only one part may use.
 SYSTEM_ONLY_IN = {"numa.h": {"arena"}, "numaif.h": {"arena"}, "cuda_runtime.h": {"rkvk"},
-                  "cuda_runtime_api.h": {"device_cuda"}, "cuda.h": {"device_cuda"}, "xxhash.h": {"state"}}
+                  "cuda_runtime_api.h": {"device_cuda"}, "cuda.h": {"device_cuda"}, "xxhash.h": {"state"}, "nvtx3/nvToolsExt.h": {"trace"}}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 

@@ -3,6 +3,8 @@
  * api_step.c: exported functions of a step, and the check of batches.
  */
 #include "api_internal.h"
+#include "trace.h"
+
 
 #include <stdlib.h>
 
@@ -75,6 +77,7 @@ rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uin
 
 rkv_status rkv_step_begin(rkv_cache *cache, const rkv_batch *batch)
 {
+    RKVI_TRACE("rkv begin");
     rkv_status s = rkvi_api_enter(cache);
     if (s != RKV_OK)
         return rkvi_api_told(__func__, s);
@@ -90,6 +93,7 @@ rkv_status rkv_step_begin(rkv_cache *cache, const rkv_batch *batch)
 
 rkv_status rkv_step_start(rkv_cache *cache, void *stream)
 {
+    RKVI_TRACE("rkv start");
     rkv_status s = rkvi_api_enter(cache);
     if (s != RKV_OK)
         return rkvi_api_told(__func__, s);
@@ -112,6 +116,7 @@ static rkv_status check_order(const rkv_cache *cache, uint32_t site)
 
 rkv_status rkv_step_attend(rkv_cache *cache, const rkv_attend_params *params, void *stream)
 {
+    RKVI_TRACE("rkv attend");
     rkvi_attend attend;
     rkv_status s = rkvi_api_enter(cache);
     if (s != RKV_OK)
@@ -128,6 +133,7 @@ rkv_status rkv_step_attend(rkv_cache *cache, const rkv_attend_params *params, vo
 
 rkv_status rkv_step_end(rkv_cache *cache, const rkv_batch *next, void *stream)
 {
+    RKVI_TRACE("rkv end");
     rkv_status s = rkvi_api_enter(cache);
     if (s != RKV_OK)
         return rkvi_api_told(__func__, s);
