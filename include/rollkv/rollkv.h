@@ -445,7 +445,7 @@ RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *
 /* A sequence is an index in [0, n_sequences), empty at first.  Its cells have
  * strictly increasing positions.  The calls below are legal between steps
  * while work is in flight; they enqueue nothing and do not block, but where they
- * say so (park, fetch, compact). */
+ * say so (park, fetch, compact, accept). */
 
 #define RKV_POS_END ((int64_t)1 << 62)
 typedef struct rkv_pos_range {
@@ -510,6 +510,7 @@ RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint
 
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */
 RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src);
+
 /* Gives the device places of an idle sequence back: all that it has there (its
  * window tiles, the partly filled last one, those that lag) is copied out, once,
  * where no good host copy is left, and is read from the tail afterwards.  Tiles
@@ -684,6 +685,18 @@ RKV_API rkv_status rkv_step_end(rkv_cache *cache, const rkv_batch *next, void *s
  * Errors: RKV_E_STATE (no step is open). */
 RKV_API rkv_status rkv_step_abort(rkv_cache *cache);
 
+/* Keeps the cells cells[0] < cells[1] < .. of the token tree that the sequence's
+ * last step stored, at the positions that they had there, which must rise
+ * strictly; the others are gone.  n_cells 0 gives the whole tree up.  K and V of
+ * cells that are not at their place yet are moved on the device, queued on
+ * `stream` (not used where none is moved); what reads them later is ordered
+ * after that.
+ * Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open; there is no tree),
+ * RKV_E_ARGUMENT (cells), RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY (host executor).
+ * A device call that fails halfway ends the cache: RKV_E_POISONED. */
+RKV_API rkv_status rkv_sequence_accept(rkv_cache *cache, uint32_t sequence, const uint32_t *cells, uint32_t n_cells,
+                                       void *stream);
+
 /* ------------------------------------------------------------------- graphs */
 
 /* With RKV_FLAG_GRAPHS the attends of a step can be captured into the engine's
@@ -764,17 +777,6 @@ RKV_API rkv_status rkv_graph_capture_end(rkv_cache *cache, void *stream, rkv_gra
  * eagerly.  RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY: it can only be aborted, as also
  * where the graph's launch itself fails. */
 RKV_API rkv_status rkv_step_replay(rkv_cache *cache, const rkv_graph *graph, void *stream);
-/* Keeps the cells cells[0] < cells[1] < .. of the token tree that the sequence's
- * last step stored, at the positions that they had there, which must rise
- * strictly; the others are gone.  n_cells 0 gives the whole tree up.  K and V of
- * cells that are not at their place yet are moved on the device, queued on
- * `stream` (not used where none is moved); what reads them later is ordered
- * after that.
- * Errors: RKV_E_SEQUENCE, RKV_E_STATE (a step is open; there is no tree),
- * RKV_E_ARGUMENT (cells), RKV_E_DEVICE_CALL, RKV_E_HOST_MEMORY (host executor).
- * A device call that fails halfway ends the cache: RKV_E_POISONED. */
-RKV_API rkv_status rkv_sequence_accept(rkv_cache *cache, uint32_t sequence, const uint32_t *cells, uint32_t n_cells,
-                                       void *stream);
 
 #ifdef __cplusplus
 }
