@@ -39,6 +39,8 @@ typedef struct cliff_options {
     bool waits; /* the host waits for each step */
     bool graphs;      /* cuda: the ring once more, with products captured, and with whole steps */
     bool no_op_level; /* cuda: its figures stay 0 */
+    uint32_t cpu_threads; /* cuda: the ring once more, with the CPU's share; 0: not */
+    double cpu_bytes_per_s; /* by which the share is chosen */
     const char *commit; /* NULL: the build's */
 } cliff_options;
 
@@ -46,6 +48,8 @@ typedef struct cliff_row {
     double point; /* as asked; tail_ns / resident step is what came out */
     cliff_result modes[CLIFF_MODES];
     cliff_result graphs[CLIFF_GRAPHS]; /* cuda, where asked for; [CLIFF_EAGER]: with RKV_FLAG_GRAPHS alone */
+    cliff_result cpu; /* cuda, where asked for: with the CPU's share */
+    uint32_t cpu_share;
     double tail_ns; /* tail bytes / link */
     double bound_ns, bound_launches_ns; /* cuda: the second is the bound beside copies */
     double extra_launches; /* of the ring, beyond the resident step's */

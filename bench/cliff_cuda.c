@@ -6,6 +6,7 @@
 
 #include "cliff_cuda_device.h"
 #include "cliff_cuda_world.h"
+#include "config.h"
 #include "device_cuda.h"
 #include "diag.h"
 
@@ -217,6 +218,32 @@ static rkv_status run_graphs(run *r, cliff_graphs graphs)
     return s;
 }
 
+/* The ring's points once more, each with the share that the model says is best. */
+static rkv_status run_cpu(run *r)
+{
+    cliff_curve *c = r->curve;
+    cliff_cuda_setup setup = setup_of(r, CLIFF_RING);
+    cliff_cuda_world *w = NULL;
+    setup.cpu_threads = c->options.cpu_threads;
+    rkv_status s = cliff_cuda_world_create(&setup, &w);
+    for (uint32_t i = 0; i < c->n_rows && s == RKV_OK; i++) {
+        cliff_row *row = &c->rows[i];
+        row->cpu_share = rkvi_config_cpu_best(row->modes[CLIFF_RESIDENT].step_ns * 1e-9,
+                                              (double)row->modes[CLIFF_RING].list_bytes, c->link_bytes_per_s,
+                                              c->options.cpu_bytes_per_s);
+        if (r->progress)
+            fprintf(r->progress, "\r%s, cpu-share: point %u of %u ", c->options.shape.name, i + 1, c->n_rows);
+        cliff_cuda_world_set_cpu_share(w, row->cpu_share);
+        s = cliff_cuda_world_grow(w, r->tiles[i]);
+        if (s == RKV_OK)
+            s = cliff_cuda_world_measure(w, c->options.warm_steps, c->options.steps, &row->cpu);
+    }
+    if (r->progress)
+        fputc('\n', r->progress);
+    cliff_cuda_world_destroy(w);
+    return s;
+}
+
 /* ------------------------------------------------------------------ conclusions */
 
 /* What the products lose beside the ring's copies. */
@@ -337,6 +364,8 @@ rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_cu
             s = run_mode(&r, (cliff_mode)m);
     for (uint32_t g = 0; g < CLIFF_GRAPHS && options->graphs && s == RKV_OK; g++)
         s = run_graphs(&r, (cliff_graphs)g);
+    if (s == RKV_OK && options->cpu_threads)
+        s = run_cpu(&r);
     if (s == RKV_OK)
         conclude(out);
     cliff_engine_destroy(r.engine);

@@ -94,6 +94,8 @@ static void fill_params(const cliff_cuda_setup *setup, params *out)
                                 .mode = setup->mode == CLIFF_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
                                 .flags = setup->for_graphs ? RKV_FLAG_GRAPHS : 0,
                                 .ring_bytes = setup->ring_bytes,
+                                .cpu_threads = setup->cpu_threads,
+                                .cpu_share = setup->cpu_threads ? 8 : 0,
                                 .link_bytes_per_s = setup->link_bytes_per_s};
 }
 
@@ -144,6 +146,11 @@ void cliff_cuda_world_destroy(cliff_cuda_world *w)
     cliff_cuda_graphs_destroy(w->graphs);
     rkv_cache_destroy(w->cache); /* and the executor, which it owns */
     free(w);
+}
+
+void cliff_cuda_world_set_cpu_share(cliff_cuda_world *w, uint32_t share)
+{
+    rkvi_handle_set_cpu_share(w->cache, share);
 }
 
 rkv_status cliff_cuda_world_sizes(const cliff_cuda_world *w, cliff_sizes *out)
@@ -336,6 +343,8 @@ static rkv_status counted_steps(cliff_cuda_world *w, uint32_t steps, cliff_resul
     out->host_waits = per_step(a.host_waits, b.host_waits, steps);
     out->tail_bytes = (b.streamed_bytes - a.streamed_bytes) / steps;
     out->list_bytes = b.last_step_list_bytes;
+    out->cpu_bytes = per_step(a.cpu_bytes, b.cpu_bytes, steps);
+    out->cpu_ns = per_step(a.cpu_ns, b.cpu_ns, steps);
     out->run_ahead_bytes = b.run_ahead_bytes;
     out->ring_bytes = info.ring_bytes;
     out->context_cells = w->n_cells;

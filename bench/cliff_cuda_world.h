@@ -19,6 +19,7 @@ typedef struct cliff_cuda_setup {
     uint64_t ring_bytes;      /* 0: as the library chooses */
     uint64_t most_tail_tiles; /* per streaming site */
     uint32_t window_tiles;
+    uint32_t cpu_threads;     /* 0: no share for the CPU */
     bool waits;
 } cliff_cuda_setup;
 
@@ -32,6 +33,9 @@ rkv_status cliff_cuda_world_grow(cliff_cuda_world *w, uint64_t tail_tiles);
 /* Steps without a clock, then with one, then a few for the host's time, and a
  * few with probes. */
 rkv_status cliff_cuda_world_measure(cliff_cuda_world *w, uint32_t warm, uint32_t steps, cliff_result *out);
+
+/* In sixteenths, from the next step on. */
+void cliff_cuda_world_set_cpu_share(cliff_cuda_world *w, uint32_t share);
 
 /* What a cell takes in all KV layers; in those that stream. */
 uint64_t cliff_cuda_cell_bytes(const cliff_shape *shape, bool streaming_alone);

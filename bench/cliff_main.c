@@ -55,6 +55,8 @@ static const char help[] =
     "                       what fits on the GPU when all is resident)\n"
     "* --window-tiles N      tiles of a streaming layer that stay on the device (16)\n"
     "* --graphs             the ring once more: products, and whole steps, as CUDA graphs; cuda\n"
+    "* --cpu-threads N      the ring once more, with the CPU's share on so many threads; cuda\n"
+    "* --cpu-gbs X          rate of theirs by which the share is chosen (55)\n"
     "* --no-op-level        leave that mode out: it is slow where the tail is large; cuda\n"
     "* --wait               the host waits for each step before it begins the next\n"
     "* --steps N            measured steps a point (32; host: 16; cuda: 24)\n"
@@ -73,7 +75,7 @@ typedef struct arguments {
 
 enum {
     O_EXECUTOR = 1, O_SHAPE, O_SITES, O_EVERY, O_KV_HEADS, O_HEAD_DIM, O_COMPUTE, O_HEAD, O_JITTER, O_LINK,
-    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_GRAPHS, O_HELP
+    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_GRAPHS, O_CPU_THREADS, O_CPU_GBS, O_HELP
 };
 
 static const struct option long_options[] = {
@@ -85,7 +87,7 @@ static const struct option long_options[] = {
     {"seed", 1, NULL, O_SEED},          {"json", 1, NULL, O_JSON},       {"svg", 1, NULL, O_SVG},
     {"tail-gib", 1, NULL, O_TAIL},      {"commit", 1, NULL, O_COMMIT},
     {"window-tiles", 1, NULL, O_WINDOW}, {"no-op-level", 0, NULL, O_NO_OP},
-    {"graphs", 0, NULL, O_GRAPHS},
+    {"graphs", 0, NULL, O_GRAPHS},      {"cpu-threads", 1, NULL, O_CPU_THREADS}, {"cpu-gbs", 1, NULL, O_CPU_GBS},
     {"wait", 0, NULL, O_WAIT},          {"help", 0, NULL, O_HELP},       {NULL, 0, NULL, 0}};
 
 /* A number in [low, high], or a sentence and false. */
@@ -202,6 +204,12 @@ static bool one_option(int o, const char *name, const char *text, arguments *a)
     case O_WINDOW: return count(name, text, 1 << 20, &a->options.window_tiles);
     case O_NO_OP: a->options.no_op_level = true; return true;
     case O_GRAPHS: a->options.graphs = true; return true;
+    case O_CPU_THREADS: return count(name, text, 1024, &a->options.cpu_threads);
+    case O_CPU_GBS:
+        if (!number(name, text, 0.1, 1000, &v))
+            return false;
+        a->options.cpu_bytes_per_s = v * 1e9;
+        return true;
     default: return machine_option(o, name, text, &a->options);
     }
 }
@@ -271,6 +279,7 @@ static int parse(int argc, char **argv, arguments *a)
                                  .warm_steps = WARM_STEPS,
                                  .window_tiles = WINDOW_TILES,
                                  .most_tail_bytes = MOST_TAIL_BYTES,
+                                 .cpu_bytes_per_s = 55e9,
                                  .seed = 1};
     while ((o = getopt_long(argc, argv, "", long_options, &index)) != -1) {
         if (o == O_HELP) {

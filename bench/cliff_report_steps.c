@@ -4,6 +4,7 @@
  * the curve in a few lines.
  */
 #include "cliff.h"
+#include "config.h"
 
 #define MB 1e-6
 #define MS 1e-6
@@ -100,8 +101,30 @@ static void print_graphs(const cliff_curve *c, FILE *f)
     }
 }
 
+/* C, B and R of this run: T = max(C + x L / R, (1 - x) L / B), x as it came out. */
+static void print_cpu(const cliff_curve *c, FILE *f)
+{
+    fprintf(f, "\nWith the CPU's share, on %u threads; its rate while it works; the model's T for that share and rate\n",
+            c->options.cpu_threads);
+    fprintf(f, "%9s %9s %9s %9s %7s %7s %9s %9s %9s\n", "tail MB", "ring ms", "share ms", "16ths", "x", "GB/s", "/model",
+            "/link", "/ring");
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        const cliff_row *r = &c->rows[i];
+        const double bytes = r->cpu.cpu_bytes + (double)r->cpu.list_bytes, x = bytes > 0 ? r->cpu.cpu_bytes / bytes : 0;
+        const double rate = r->cpu.cpu_ns > 0 ? r->cpu.cpu_bytes * 1e9 / r->cpu.cpu_ns : 1e9;
+        const double model_ns = 1e9 * rkvi_config_cpu_step_s(x, r->modes[CLIFF_RESIDENT].step_ns * 1e-9, bytes,
+                                                             c->link_bytes_per_s, rate);
+        fprintf(f, "%9.1f %9.3f %9.3f %9u %7.3f %7.2f %9.3f %9.3f %9.3f\n", bytes * MB,
+                r->modes[CLIFF_RING].step_ns * MS, r->cpu.step_ns * MS, r->cpu_share, x, rate * 1e-9,
+                r->cpu.step_ns / model_ns, r->cpu.step_ns / (bytes * 1e9 / c->link_bytes_per_s),
+                r->cpu.step_ns / r->modes[CLIFF_RING].step_ns);
+    }
+}
+
 void cliff_print_steps(const cliff_curve *c, FILE *f)
 {
+    if (c->options.cpu_threads)
+        print_cpu(c, f);
     if (c->options.graphs)
         print_graphs(c, f);
     print_spread(c, f);

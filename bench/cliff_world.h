@@ -81,6 +81,7 @@ typedef struct cliff_result {
     double store_ns, attend_ns, merge_ns; /* kernels, per step */
     double copy_in_ns, copy_in_bytes_per_s, tables_ns; /* the link at work, per step */
     double host_waits;              /* per step: begins that had to wait */
+    double cpu_bytes, cpu_ns;       /* per step: the CPU's share, and what its threads took */
     uint64_t kv_bytes;              /* K and V that a step reads */
 } cliff_result;
 

@@ -20,7 +20,7 @@ EXECUTORS = ["device_host", "device_sim", "device_check", "device_cuda"]
 TABLE = {
     "api": ["trace", "step", "cache", "estimate", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *EXECUTORS,
             "settings", *VALUES, *OPS],
-    "step": ["timeline", "cache", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
+    "step": ["timeline", "cpu", "cache", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "estimate": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "cache": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     # Pure: no device, and so no memory that belongs to one.
@@ -35,6 +35,8 @@ TABLE = {
     # Numbered marks on streams: just above the interface to executors.
     "timeline": ["device"],
     "settings": [],
+    # Threads that compute in host memory.
+    "cpu": OPS,
     "arena": ["pool", "device", "config"],
     "pool": ["arena", "device", "config"],
     "batch": ["config", *OPS],
@@ -52,6 +54,7 @@ TABLE = {
     "ops_merge": ["rkvk", "ops_cuda", "ops"],
     "ops_rotate": ["rkvk", "ops_cuda", "ops"],
     "ops_tree": ["rkvk", "ops_cuda", "ops"],
+    "ops_carry": ["rkvk", "ops_cuda", "ops"],
     "rkvk": ["ops_cuda", "ops"],
     "ops_cuda": ["ops"],
     "geometry": ["diag", "build"],

@@ -271,6 +271,17 @@ typedef struct rkv_cache_params {
     uint32_t extra_segments;             /* runs of positions beyond one a tile, over the sequences of a step (cuts,
                                           * gaps, shifts and sharing make them); 0: 4096; at most 2^20.  The step's
                                           * tables have room for so many */
+    uint32_t cpu_threads;                /* threads, the handing-over one among them, that compute attention over a
+                                          * part of the tail where it lies, while the link brings the rest: for
+                                          * tails far beyond what crosses in a step.  Leave two CPUs to others.
+                                          * Decode steps of rows that see cells as stored, with all of the tail
+                                          * pinned; others have no share (stats tell cpu_bytes).  Results then
+                                          * depend on the share, by rounding.  Not with RKV_FLAG_GRAPHS yet.
+                                          * 0: none */
+    uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail; 0: chosen at creation from
+                                          * step_ns, link_bytes_per_s and cpu_bytes_per_s for a full cache, which may
+                                          * be none */
+    uint64_t cpu_bytes_per_s;            /* hint: K and V that these threads get through, beside the link */
 } rkv_cache_params;
 #define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}
 
@@ -367,6 +378,7 @@ typedef struct rkv_cache_info {
     uint64_t host_link_bytes_per_s, host_copy_cost_ns, host_copy_latency_ns; /* host executor */
     uint32_t extra_segments;
     uint32_t reserved;
+    uint32_t cpu_threads, cpu_share; /* effective; sixteenths of the tail */
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 
@@ -437,6 +449,8 @@ typedef struct rkv_cache_stats {
     uint64_t free_device_places, used_device_places; /* of tile-layers, transit not counted */
     uint64_t used_device_place_bytes;
     uint64_t parked_sequences;
+    uint64_t cpu_bytes;               /* of the tail, computed by the CPU where they lie; enqueued so far */
+    uint64_t cpu_ns;                  /* that its threads took for what they have done of them */
 } rkv_cache_stats;
 RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats);
 

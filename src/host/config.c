@@ -71,6 +71,7 @@ rkv_status rkvi_config_init(rkvi_config *cfg, const rkv_cache_params *params,
     s = rkvi_config_resolve(cfg, &wish);
     if (s != RKV_OK)
         goto free_config;
+    rkvi_config_set_cpu(cfg);
     *out_fit = rkvi_config_fits(cfg);
     if (*out_fit == RKV_OK)
         return RKV_OK;

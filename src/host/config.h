@@ -124,12 +124,23 @@ typedef struct rkvi_config {
     float *rope_frequencies;    /* the cache's: those of ropes[0] */
     uint32_t n_rope, rope_pairing;
 
+    /* The CPU's share (config_cpu.c). */
+    uint32_t cpu_threads, cpu_share; /* 0: none; sixteenths of a site's tail */
+    uint64_t cpu_bytes_per_s;        /* hint */
+    uint64_t cpu_least_bytes;        /* of a site's share, to be worth the hand-over */
+
     /* Shifting and token trees. */
     uint32_t max_turns;         /* runs of cells of a sequence with a turn; 0: positions can't be shifted */
     uint64_t turned_floats;     /* of one turn: max_rows x query heads x dk, of the largest site; 0: none */
     uint64_t turned_bytes;      /* max_turns of them */
     uint64_t tree_slots;        /* partials of token trees, behind partial_slots: rows of them in a step */
 } rkvi_config;
+
+#define RKVI_CPU_PARTS 16u
+/* Time of a step with a share x on the CPU, and the share in sixteenths that
+ * makes it least. */
+double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
+uint32_t rkvi_config_cpu_best(double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
 
 /* RKV_OK, or why no position can be shifted. */
 rkv_status rkvi_config_can_shift(const rkvi_config *cfg);

@@ -138,6 +138,8 @@ rkv_status rkvi_config_check(rkvi_config *cfg, const rkv_cache_params *p)
     take_scalars(cfg, p);
     s = check_counts(cfg);
     if (s == RKV_OK)
+        s = rkvi_config_take_cpu(cfg, p);
+    if (s == RKV_OK)
         s = rkvi_config_take_rope(cfg, p);
     if (s == RKV_OK)
         s = rkvi_config_take_layers(cfg, p);

@@ -20,4 +20,8 @@ rkv_status rkvi_config_layer_rope(rkvi_config *cfg, uint32_t i, const rkv_kv_lay
 void rkvi_config_free_ropes(rkvi_config *cfg);
 rkv_status rkvi_config_take_sites(rkvi_config *cfg, const rkv_cache_params *p);
 
+rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p);
+/* Once all sizes are known: the share, where it was left to us. */
+void rkvi_config_set_cpu(rkvi_config *cfg);
+
 #endif

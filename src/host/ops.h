@@ -52,6 +52,7 @@ typedef enum {
     RKVI_OP_TREE,    /* partials over an entry's own new cells, under a mask */
     RKVI_OP_MOVE,    /* accepted cells of a token tree to their places */
     RKVI_OP_UPLOAD,  /* a step's tables from pinned memory to the device */
+    RKVI_OP_CARRY,   /* rows of f32 to and from host memory, for the CPU's share */
     RKVI_OP_COUNT
 } rkvi_op;
 
@@ -289,6 +290,18 @@ typedef struct rkvi_move_args {
     uint32_t n;
     uint8_t from[RKVI_TREE_CELLS_MAX];
 } rkvi_move_args;
+
+/* The CPU's share (step_cpu.c): q out to host memory, partials back from there.
+ * grid = rows * heads.  Without items, row r, head i of `from` goes to row r *
+ * heads + i of `to`.  With items, `from` has `item_rows` rows for each: row r of
+ * item x goes to row items[x].slot + r; those from items[x].n_rows on are left. */
+typedef struct rkvi_carry_args {
+    rkvi_tensor from;
+    float *to; /* dense, rows of `dim` */
+    const rkvi_item *items;
+    uint32_t heads, dim;
+    uint32_t item_rows; /* heads is 1 */
+} rkvi_carry_args;
 
 typedef void (*rkvi_op_fn)(const void *args, uint64_t index);
 typedef struct rkvi_ops {

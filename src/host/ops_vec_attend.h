@@ -1,11 +1,12 @@
 /* ops_vec_attend.h: decode and prefill in vectors, for one instruction set.
  *
  * A column is one query head of one row.  A chunk of columns shares each K and
- * V row, which is turned into f32 once, in blocks that stay in the L1 cache:
+ * V row, which is turned into f32 in registers, or, for many columns, once, in
+ * blocks that stay in the L1 cache (ops_vec_source.h):
  *
- *   K block x q          4 cells x some columns in registers -> scores
+ *   K rows x q           4 cells x some columns in registers -> scores
  *   softmax of a leaf    a column at a time: maximum, exp, sum
- *   p x V block          some columns x a slice of D in registers -> o
+ *   p x V rows           some columns x a slice of D in registers -> o
  *
  * Why a column's bits depend on itself alone: a score is one chain over D and
  * one tree over lanes, wherever the cell stands in its block; maximum and sum
@@ -18,7 +19,7 @@
 #define RKVI_OPS_VEC_ATTEND_H
 
 #include "ops_vec_merge.h"
-#include "ops_vec_rows.h"
+#include "ops_vec_source.h"
 
 #define COLUMNS 32u         /* of a chunk, at most */
 #define BLOCK_FLOATS 4096u  /* of K or V: 16 KiB */
@@ -32,6 +33,7 @@
 #else
 #define MOST_TOGETHER 2u
 #endif
+#define MOST_DIRECT (2 * MOST_TOGETHER) /* columns that read K and V as they lie */
 
 typedef struct vec_column {
     uint32_t t0, t1; /* cells of the tile that it sees in this leaf */
@@ -58,18 +60,13 @@ static inline uint32_t max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Cells [t, t + n) of a plane to the block, and zeros up to a multiple of 4.
- * Asks for the cells `ahead` further on, so that memory works while this block
- * is computed; past the plane that is harmless. */
-static void load_block(const rkvi_plane *p, uint32_t t, uint32_t n, uint32_t ahead, uint32_t pitch,
-                       float *block)
+/* Asks for cells [t, t + n) of a plane, so that memory works while those before
+ * are computed; past the plane that is harmless. */
+static void ask_ahead(const rkvi_plane *p, uint32_t t, uint32_t n)
 {
-    const uintptr_t next = (uintptr_t)p->quants + (uint64_t)(t + ahead) * p->cell_bytes;
+    const uintptr_t next = (uintptr_t)p->quants + (uint64_t)t * p->cell_bytes;
     for (uint64_t b = 0; b < (uint64_t)n * p->cell_bytes; b += 64)
         __builtin_prefetch((const void *)(next + b));
-    vec_cells(p, t, n, block);
-    for (uint32_t i = n; i % 4 != 0; i++)
-        memset(block + (size_t)i * pitch, 0, pitch * sizeof *block);
 }
 
 static inline uint32_t block_cells(uint32_t pitch)
@@ -77,18 +74,22 @@ static inline uint32_t block_cells(uint32_t pitch)
     return min_u32(BLOCK_FLOATS / pitch / 4 * 4, BLOCK_CELLS);
 }
 
-/* Scores of 4 cells for nh columns. */
-RKVI_INLINE void qk_tile(const uint32_t nh, const float *q, const float *k, uint32_t pitch,
-                         float *score)
+/* Scores of 4 cells for nh columns; of the cells behind `last` it is `last`
+ * again, so that nothing behind it is read. */
+RKVI_INLINE void qk_tile(const rkv_type type, const uint32_t nh, const float *q, const vec_source *k,
+                         uint32_t last, uint32_t pitch, float *score)
 {
+    const uint8_t *row[4];
     vf acc[MOST_TOGETHER][4];
+    RKVI_UNROLL for (uint32_t c = 0; c < 4; c++)
+        row[c] = k->rows + min_u32(c, last) * k->pitch_bytes;
     RKVI_UNROLL for (uint32_t h = 0; h < nh; h++)
         RKVI_UNROLL for (uint32_t c = 0; c < 4; c++)
             acc[h][c] = v_set(0);
     for (uint32_t i = 0; i < pitch; i += RKVI_LANES) {
         vf x[4];
         RKVI_UNROLL for (uint32_t c = 0; c < 4; c++)
-            x[c] = v_load(k + (size_t)c * pitch + i);
+            x[c] = source_get(type, row[c], i);
         RKVI_UNROLL for (uint32_t h = 0; h < nh; h++) {
             const vf y = v_load(q + (size_t)h * pitch + i);
             RKVI_UNROLL for (uint32_t c = 0; c < 4; c++)
@@ -100,20 +101,39 @@ RKVI_INLINE void qk_tile(const uint32_t nh, const float *q, const float *k, uint
                       v_sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3]));
 }
 
-static inline void qk_cells(uint32_t nh, const float *q, const float *k, uint32_t pitch,
-                            uint32_t cells, float *score)
+RKVI_INLINE void qk_of(const rkv_type type, const uint32_t nh, const float *q, const vec_source *k,
+                       uint32_t pitch, uint32_t cells, float *score)
 {
-    for (uint32_t c = 0; c < cells; c += 4, k += (size_t)4 * pitch, score += 4) {
-        switch (nh) {
-        case 1: qk_tile(1, q, k, pitch, score); break;
-        case 2: qk_tile(2, q, k, pitch, score); break;
+    for (uint32_t c = 0; c < cells; c += 4) {
+        const vec_source at = source_at(*k, c);
+        qk_tile(type, nh, q, &at, cells - c - 1, pitch, score + c);
+    }
+}
+
+RKVI_INLINE void qk_type(const rkv_type type, uint32_t nh, const float *q, const vec_source *k,
+                         uint32_t pitch, uint32_t cells, float *score)
+{
+    switch (nh) {
+    case 1: qk_of(type, 1, q, k, pitch, cells, score); break;
+    case 2: qk_of(type, 2, q, k, pitch, cells, score); break;
 #if RKVI_LANES == 16
-        case 3: qk_tile(3, q, k, pitch, score); break;
-        case 4: qk_tile(4, q, k, pitch, score); break;
-        case 5: qk_tile(5, q, k, pitch, score); break;
-        default: qk_tile(6, q, k, pitch, score);
+    case 3: qk_of(type, 3, q, k, pitch, cells, score); break;
+    case 4: qk_of(type, 4, q, k, pitch, cells, score); break;
+    case 5: qk_of(type, 5, q, k, pitch, cells, score); break;
+    default: qk_of(type, 6, q, k, pitch, cells, score);
 #endif
-        }
+    }
+}
+
+static void qk_cells(uint32_t nh, const float *q, const vec_source *k, uint32_t pitch, uint32_t cells,
+                     float *score)
+{
+    switch (k->type) {
+#if RKVI_LANES == 16
+    case RKV_TYPE_F16: qk_type(RKV_TYPE_F16, nh, q, k, pitch, cells, score); break;
+    case RKV_TYPE_BF16: qk_type(RKV_TYPE_BF16, nh, q, k, pitch, cells, score); break;
+#endif
+    default: qk_type(RKV_TYPE_F32, nh, q, k, pitch, cells, score);
     }
 }
 
@@ -124,14 +144,25 @@ static inline uint32_t together(uint32_t n)
     return (n + parts - 1) / parts;
 }
 
+/* Cells [t, t + n) of a plane for the chunk: as they lie, or in the block. */
+static vec_source chunk_source(vec_chunk *w, const rkvi_plane *p, uint32_t t, uint32_t n, uint32_t step,
+                               uint32_t pitch)
+{
+    ask_ahead(p, t + step, n);
+    if (source_is_direct(p->type) && w->n <= MOST_DIRECT && p->dim == pitch)
+        return source_plane(p, t);
+    vec_cells(p, t, n, w->block);
+    return source_block(w->block, pitch);
+}
+
 static void chunk_scores(vec_chunk *w, const rkvi_plane *k, uint32_t t0, uint32_t t1)
 {
     const uint32_t step = block_cells(w->dk_pad), nh = together(w->n);
     for (uint32_t t = t0; t < t1; t += step) {
         const uint32_t n = min_u32(step, t1 - t);
-        load_block(k, t, n, step, w->dk_pad, w->block);
+        const vec_source rows = chunk_source(w, k, t, n, step, w->dk_pad);
         for (uint32_t c = 0; c < w->n; c += nh)
-            qk_cells(min_u32(nh, w->n - c), w->q + (size_t)c * w->dk_pad, w->block, w->dk_pad, n,
+            qk_cells(min_u32(nh, w->n - c), w->q + (size_t)c * w->dk_pad, &rows, w->dk_pad, n,
                      w->score + c * SCORE_PITCH + (t - w->cell0));
     }
 }
@@ -177,17 +208,18 @@ static void column_softmax(const rkvi_attend_args *a, float *score, uint32_t s0,
 }
 
 /* o += p x V over `cells` for nh columns and nd vectors of D. */
-RKVI_INLINE void pv_tile(const uint32_t nh, const uint32_t nd, const float *p, const float *v,
-                         uint32_t pitch, uint32_t cells, const vec_column *col, uint32_t d)
+RKVI_INLINE void pv_tile(const rkv_type type, const uint32_t nh, const uint32_t nd, const float *p,
+                         const vec_source *v, uint32_t cells, const vec_column *col, uint32_t d)
 {
+    const uint8_t *row = v->rows;
     vf acc[MOST_TOGETHER][4];
     RKVI_UNROLL for (uint32_t h = 0; h < nh; h++)
         RKVI_UNROLL for (uint32_t i = 0; i < nd; i++)
             acc[h][i] = v_load(col[h].o + d + i * RKVI_LANES);
-    for (uint32_t c = 0; c < cells; c++) {
+    for (uint32_t c = 0; c < cells; c++, row += v->pitch_bytes) {
         vf x[4];
         RKVI_UNROLL for (uint32_t i = 0; i < nd; i++)
-            x[i] = v_load(v + (size_t)c * pitch + d + i * RKVI_LANES);
+            x[i] = source_get(type, row, d + i * RKVI_LANES);
         RKVI_UNROLL for (uint32_t h = 0; h < nh; h++) {
             const vf y = v_set(p[h * SCORE_PITCH + c]);
             RKVI_UNROLL for (uint32_t i = 0; i < nd; i++)
@@ -199,47 +231,60 @@ RKVI_INLINE void pv_tile(const uint32_t nh, const uint32_t nd, const float *p, c
             v_store(col[h].o + d + i * RKVI_LANES, acc[h][i]);
 }
 
-RKVI_INLINE void pv_slices(const uint32_t nh, const float *p, const float *v, uint32_t pitch,
-                           uint32_t cells, const vec_column *col)
+RKVI_INLINE void pv_slices(const rkv_type type, const uint32_t nh, const float *p, const vec_source *v,
+                           uint32_t pitch, uint32_t cells, const vec_column *col)
 {
     uint32_t d = 0;
     for (; d + 4 * RKVI_LANES <= pitch; d += 4 * RKVI_LANES)
-        pv_tile(nh, 4, p, v, pitch, cells, col, d);
+        pv_tile(type, nh, 4, p, v, cells, col, d);
     if (d + 2 * RKVI_LANES <= pitch) {
-        pv_tile(nh, 2, p, v, pitch, cells, col, d);
+        pv_tile(type, nh, 2, p, v, cells, col, d);
         d += 2 * RKVI_LANES;
     }
     if (d < pitch)
-        pv_tile(nh, 1, p, v, pitch, cells, col, d);
+        pv_tile(type, nh, 1, p, v, cells, col, d);
 }
 
-static void pv_columns(uint32_t nh, const float *p, const float *v, uint32_t pitch, uint32_t cells,
-                       const vec_column *col)
+RKVI_INLINE void pv_type(const rkv_type type, uint32_t nh, const float *p, const vec_source *v,
+                         uint32_t pitch, uint32_t cells, const vec_column *col)
 {
     switch (nh) {
-    case 1: pv_slices(1, p, v, pitch, cells, col); break;
-    case 2: pv_slices(2, p, v, pitch, cells, col); break;
+    case 1: pv_slices(type, 1, p, v, pitch, cells, col); break;
+    case 2: pv_slices(type, 2, p, v, pitch, cells, col); break;
 #if RKVI_LANES == 16
-    case 3: pv_slices(3, p, v, pitch, cells, col); break;
-    case 4: pv_slices(4, p, v, pitch, cells, col); break;
-    case 5: pv_slices(5, p, v, pitch, cells, col); break;
-    default: pv_slices(6, p, v, pitch, cells, col);
+    case 3: pv_slices(type, 3, p, v, pitch, cells, col); break;
+    case 4: pv_slices(type, 4, p, v, pitch, cells, col); break;
+    case 5: pv_slices(type, 5, p, v, pitch, cells, col); break;
+    default: pv_slices(type, 6, p, v, pitch, cells, col);
 #endif
     }
 }
 
-/* What one column sees of the cells [from, to), a part of the block at `t`. */
-static void pv_alone(const vec_chunk *w, uint32_t c, uint32_t t, uint32_t from, uint32_t to)
+static void pv_columns(uint32_t nh, const float *p, const vec_source *v, uint32_t pitch, uint32_t cells,
+                       const vec_column *col)
 {
-    const uint32_t a = max_u32(from, w->col[c].t0), b = min_u32(to, w->col[c].t1);
-    if (a < b)
-        pv_columns(1, w->score + c * SCORE_PITCH + (a - w->cell0),
-                   w->block + (size_t)(a - t) * w->dv_pad, w->dv_pad, b - a, &w->col[c]);
+    switch (v->type) {
+#if RKVI_LANES == 16
+    case RKV_TYPE_F16: pv_type(RKV_TYPE_F16, nh, p, v, pitch, cells, col); break;
+    case RKV_TYPE_BF16: pv_type(RKV_TYPE_BF16, nh, p, v, pitch, cells, col); break;
+#endif
+    default: pv_type(RKV_TYPE_F32, nh, p, v, pitch, cells, col);
+    }
 }
 
-/* nh columns over the block [t, end): together over the cells that all of them
+/* What one column sees of the cells [from, to), a part of the rows from cell t on. */
+static void pv_alone(const vec_chunk *w, const vec_source *v, uint32_t c, uint32_t t, uint32_t from, uint32_t to)
+{
+    const uint32_t a = max_u32(from, w->col[c].t0), b = min_u32(to, w->col[c].t1);
+    if (a >= b)
+        return;
+    const vec_source rows = source_at(*v, a - t);
+    pv_columns(1, w->score + c * SCORE_PITCH + (a - w->cell0), &rows, w->dv_pad, b - a, &w->col[c]);
+}
+
+/* nh columns over the cells [t, end): together over the cells that all of them
  * see, alone before and after, so that 0 x NaN never happens. */
-static void pv_cells(const vec_chunk *w, uint32_t c, uint32_t nh, uint32_t t, uint32_t end)
+static void pv_cells(const vec_chunk *w, const vec_source *v, uint32_t c, uint32_t nh, uint32_t t, uint32_t end)
 {
     uint32_t a = t, b = end;
     for (uint32_t h = c; h < c + nh; h++) {
@@ -249,12 +294,13 @@ static void pv_cells(const vec_chunk *w, uint32_t c, uint32_t nh, uint32_t t, ui
     if (a >= b)
         a = b = end;
     for (uint32_t h = c; h < c + nh; h++)
-        pv_alone(w, h, t, t, a);
-    if (a < b)
-        pv_columns(nh, w->score + c * SCORE_PITCH + (a - w->cell0),
-                   w->block + (size_t)(a - t) * w->dv_pad, w->dv_pad, b - a, &w->col[c]);
+        pv_alone(w, v, h, t, t, a);
+    if (a < b) {
+        const vec_source rows = source_at(*v, a - t);
+        pv_columns(nh, w->score + c * SCORE_PITCH + (a - w->cell0), &rows, w->dv_pad, b - a, &w->col[c]);
+    }
     for (uint32_t h = c; h < c + nh; h++)
-        pv_alone(w, h, t, b, end);
+        pv_alone(w, v, h, t, b, end);
 }
 
 static void chunk_values(vec_chunk *w, const rkvi_plane *v, uint32_t t0, uint32_t t1)
@@ -262,9 +308,9 @@ static void chunk_values(vec_chunk *w, const rkvi_plane *v, uint32_t t0, uint32_
     const uint32_t step = block_cells(w->dv_pad), nh = together(w->n);
     for (uint32_t t = t0; t < t1; t += step) {
         const uint32_t n = min_u32(step, t1 - t);
-        load_block(v, t, n, step, w->dv_pad, w->block);
+        const vec_source rows = chunk_source(w, v, t, n, step, w->dv_pad);
         for (uint32_t c = 0; c < w->n; c += nh)
-            pv_cells(w, c, min_u32(nh, w->n - c), t, t + n);
+            pv_cells(w, &rows, c, min_u32(nh, w->n - c), t, t + n);
     }
 }
 

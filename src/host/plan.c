@@ -42,7 +42,8 @@ static rkv_status work_init(rkvi_plan_work *w, const rkvi_config *cfg)
         return RKV_E_HOST_MEMORY;
     find_masks(w, cfg);
     w->seen = calloc(cfg->max_bases, w->n_masks * sizeof *w->seen);
-    return w->seen ? rkvi_share_init(&w->share, cfg) : RKV_E_HOST_MEMORY;
+    w->tail_base = calloc(cfg->max_bases, sizeof *w->tail_base);
+    return w->seen && w->tail_base ? rkvi_share_init(&w->share, cfg) : RKV_E_HOST_MEMORY;
 }
 
 static void work_free(rkvi_plan_work *w)
@@ -51,6 +52,7 @@ static void work_free(rkvi_plan_work *w)
     free(w->mask_of);
     free(w->masks);
     free(w->seen);
+    free(w->tail_base);
     free(w->items);
     free(w->item_launch);
     free(w->item_stem);
@@ -175,6 +177,7 @@ static uint32_t site_items(const rkvi_plan *p, const rkvi_plan_view *v, uint32_t
         uint32_t mark = is_seen ? RKVI_TILE_DEVICE : RKVI_TILE_UNSEEN;
         if (is_seen && is_tail(v, l)) {
             mark = n;
+            w->tail_base[n] = base;
             fill_item(&items[n++], v, site, tile);
         }
         if (marks)
@@ -219,16 +222,19 @@ static uint32_t list_site(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, 
     uint32_t *marks = v->predict ? NULL : p->tile_launch + site * p->n_bases;
     const uint64_t number = v->launch_base + launch0;
     const uint32_t k = site_items(p, v, site, items + *n, marks);
-    const uint32_t launches = cut_launches(v, items + *n, k, number);
+    const uint32_t listed = rkvi_plan_cpu_first(v, site, p->work->tail_base, k); /* the CPU has the others */
+    const uint32_t by_ring = cut_launches(v, items + *n, listed, number);
+    const uint32_t launches = by_ring + (listed < k);
     if (!v->predict) {
         p->own_entries += count_repeats(p, marks, k);
         for (uint64_t b = 0; b < p->n_bases; b++)
             if (marks[b] < k)
-                marks[b] = (uint32_t)(items[*n + marks[b]].launch - number);
+                marks[b] = marks[b] < listed ? (uint32_t)(items[*n + marks[b]].launch - number) : by_ring;
         p->sites[site] = (rkvi_plan_site){
-            .launch0 = launch0, .n_launches = launches, .number0 = number, .list0 = *n, .n_list = k};
+            .launch0 = launch0, .n_launches = launches, .number0 = number, .list0 = *n, .n_list = listed,
+            .cpu_launch = listed < k ? by_ring : RKVI_NO_LAUNCH};
     }
-    *n += k;
+    *n += listed;
     return launches;
 }
 
@@ -402,7 +408,9 @@ static bool write_bases(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, co
     uint64_t *bases = (uint64_t *)(m->host + ps->bases_off);
     const rkvi_ring_item *it = items + ps->list0;
     for (uint64_t base = 0; base < p->n_bases; base++)
-        if (marks[base] < RKVI_TILE_DEVICE)
+        if (marks[base] == ps->cpu_launch)
+            bases[base] = rkvi_tile_layer_at(v->tiles, p->work->share.base_tile[base], layer)->host_addr;
+        else if (marks[base] < RKVI_TILE_DEVICE)
             bases[base] = ring_addr + it++->at % ring_bytes;
         else /* an unseen tile may still take new cells: its address is needed by store */
             bases[base] = rkvi_tile_layer_at(v->tiles, p->work->share.base_tile[base], layer)->device_addr;
@@ -418,7 +426,7 @@ void rkvi_plan_ring_bases(const rkvi_plan *p, const rkvi_config *cfg, const rkvi
         uint64_t *bases = (uint64_t *)(void *)(m->host + ps->bases_off);
         const rkvi_ring_item *it = items + ps->list0;
         for (uint64_t base = 0; base < p->n_bases && ps->n_list; base++)
-            if (marks[base] < RKVI_TILE_DEVICE)
+            if (marks[base] < RKVI_TILE_DEVICE && marks[base] != ps->cpu_launch)
                 bases[base] = ring_addr + it++->at % cfg->ring_bytes;
     }
 }
@@ -430,7 +438,7 @@ static bool same_shape(const rkvi_plan *p, const rkvi_config *cfg, uint32_t a, u
     return la->leaf_class == lb->leaf_class && la->geom.bytes == lb->geom.bytes &&
            (p->n_turned_rows == 0 || rkvi_site_turns(cfg, a) == rkvi_site_turns(cfg, b)) &&
            sa->mask.kind == sb->mask.kind && sa->mask.width == sb->mask.width &&
-           p->sites[a].n_launches == p->sites[b].n_launches &&
+           p->sites[a].n_launches == p->sites[b].n_launches && p->sites[a].cpu_launch == p->sites[b].cpu_launch &&
            memcmp(p->tile_launch + a * p->n_bases, p->tile_launch + b * p->n_bases,
                   p->n_bases * sizeof *p->tile_launch) == 0;
 }

@@ -41,6 +41,7 @@ typedef struct rkvi_plan_view {
     uint64_t launch_bytes;     /* most that a launch reads from the ring; 0: one tile-layer */
     uint64_t group_bytes;      /* what a launch reads when the site takes several */
     uint32_t target_runs;      /* decode items x KV heads wanted per launch, all entries together */
+    bool no_cpu;               /* no share for the CPU in this step */
     bool predict;              /* the step after: what enters the tail by then has entered */
     bool fixed;                /* for graphs: tables keep their places from step to step, and launches
                                 * their sizes, as far as rkvi_plan_hash tells no other */
@@ -64,6 +65,7 @@ typedef struct rkvi_plan_site {
     uint32_t launch0, n_launches; /* launch g's round r: launches[(launch0 + g) * n_rounds + r] */
     uint64_t number0;             /* number of the first */
     uint32_t list0, n_list;       /* in the ring's list */
+    uint32_t cpu_launch;          /* that reads the tail where it lies (plan_cpu.c); RKVI_NO_LAUNCH */
     uint64_t merge0, n_merge;     /* the last merge, to the output */
     /* device tables, offsets into the mirror */
     uint64_t bases_off, items_off, merges_off, nodes_off;
@@ -107,9 +109,13 @@ typedef struct rkvi_plan {
     struct rkvi_plan_work *work;
 } rkvi_plan;
 
+#define RKVI_NO_LAUNCH (UINT32_MAX - 2) /* and no mark below */
+
 /* In tile_launch. */
 #define RKVI_TILE_UNSEEN UINT32_MAX
 #define RKVI_TILE_DEVICE (UINT32_MAX - 1)
+
+uint32_t rkvi_plan_base_tile(const rkvi_plan *p, uint64_t base);
 
 rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg);
 void rkvi_plan_free(rkvi_plan *p);

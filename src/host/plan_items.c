@@ -65,8 +65,10 @@ static uint64_t most_by_tables(const rkvi_site_plan *sp, uint32_t k)
 static uint32_t choose_run(const rkvi_site_plan *sp, const cut *c, uint64_t n, uint32_t launch)
 {
     const uint64_t listed = sp->launches[launch].n_leaves, all = listed > n ? listed : n;
+    const bool is_cpu = launch / sp->n_rounds == sp->site->cpu_launch;
+    const uint64_t target = is_cpu ? rkvi_plan_cpu_items(sp->v->cfg, (uint32_t)(sp->site - sp->p->sites)) : sp->target;
     uint32_t k = 0;
-    while (k < sp->most_k && (all >> k > sp->target || n >> k > c->most_items || n >> k > most_by_tables(sp, k)))
+    while (k < (is_cpu ? 31u : sp->most_k) && (all >> k > target || n >> k > c->most_items || n >> k > most_by_tables(sp, k)))
         k++;
     return k;
 }

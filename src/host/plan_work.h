@@ -29,6 +29,7 @@ typedef struct rkvi_plan_work {
     uint32_t n_masks;
     uint32_t *mask_of;           /* [site] sites of one mask see the same */
     rkvi_site_mask *masks;
+    uint32_t *tail_base;         /* of a site's tail tile-layers */
     bool *seen;                  /* [mask * max_bases + base] */
     uint64_t *span0[RKVI_LEAF_CLASSES_MAX]; /* [entry] what its leaf 0 has or would have for an index */
     rkvi_item *items;            /* of one site, in order of stems and entries */
@@ -52,6 +53,12 @@ bool rkvi_plan_turns_init(rkvi_plan_turns *t, const rkvi_config *cfg);
 void rkvi_plan_turns_free(rkvi_plan_turns *t);
 void rkvi_plan_turns_of(rkvi_plan *p, const rkvi_plan_view *v); /* and rounds */
 bool rkvi_plan_write_turned(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);
+
+/* plan_cpu.c: of the tail tile-layers of a site, in order of bases, the first one
+ * that the CPU takes; n: none. */
+uint32_t rkvi_plan_cpu_first(const rkvi_plan_view *v, uint32_t site, const uint32_t *bases, uint32_t n);
+/* Decode items x KV heads wanted of a launch that the CPU takes. */
+uint64_t rkvi_plan_cpu_items(const rkvi_config *cfg, uint32_t site);
 
 /* plan_tree.c */
 bool rkvi_plan_write_trees(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);

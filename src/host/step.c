@@ -86,6 +86,7 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t la
                             .launch_bytes = op_level ? 0 : most,
                             .group_bytes = group,
                             .target_runs = h->is_profiled ? UINT32_MAX : h->target_runs,
+                            .no_cpu = !rkvi_step_cpu_can(h),
                             .fixed = h->graphs};
 }
 
@@ -201,6 +202,8 @@ static rkv_status wait_unmarked(rkv_cache *h)
         s = rkvi_dev(stream_sync, h->dev, h->out_stream);
     if (s == RKV_OK)
         s = rkvi_dev(stream_sync, h->dev, h->table_stream);
+    if (s == RKV_OK)
+        s = rkvi_step_cpu_sync(h);
     return s;
 }
 
@@ -409,7 +412,7 @@ static rkv_status run_launches(rkv_cache *h, const rkvi_site_call *c, bool is_fi
         if (g > 0 || !is_filled)
             s = fill(h, c, g, &item, &reads);
         if (s == RKV_OK)
-            s = rkvi_launch_attend(h, c, g);
+            s = g == c->plan->cpu_launch && h->cpu.is_running ? rkvi_step_cpu_finish(h, c) : rkvi_launch_attend(h, c, g);
         if (s == RKV_OK && reads)
             s = rkvi_step_promote(h, number, c->stream);
         if (s == RKV_OK && g + 1 < n && reads)
@@ -444,6 +447,8 @@ static rkv_status attend(rkv_cache *h, const rkvi_site_call *c)
         s = rkvi_step_mark_compute(h, c->stream); /* the barrier: copies come after q */
     if (s == RKV_OK)
         s = rkvi_launch_rotate(h, c);
+    if (s == RKV_OK)
+        s = rkvi_step_cpu_begin(h, c);
     if (s == RKV_OK)
         s = run_launches(h, c, !op_level, item, reads);
     if (s == RKV_OK && c->a->site == c->layer->last_site)

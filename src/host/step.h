@@ -65,6 +65,8 @@ rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t f
 rkv_status rkvi_handle_park(rkv_cache *h, uint32_t sequence);
 rkv_status rkvi_handle_fetch(rkv_cache *h, uint32_t sequence);
 rkv_status rkvi_handle_compact(rkv_cache *h, uint32_t sequence);
+/* The CPU's share from the next begin on, of a cache that was made with one. */
+void rkvi_handle_set_cpu_share(rkv_cache *h, uint32_t share);
 /* At most most_tiles; the KV layer has a tail. */
 rkv_status rkvi_handle_set_window(rkv_cache *h, uint32_t layer, uint64_t window_tiles);
 

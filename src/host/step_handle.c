@@ -246,6 +246,9 @@ static rkv_status fill_handle(rkv_cache *h)
         return s;
     /* A multiprocessor holds two blocks of the decode kernel; threads of the host even out. */
     h->target_runs = (info.is_host ? 4 : 2) * info.n_workers;
+    s = rkvi_step_cpu_init(h, info.numa_node);
+    if (s != RKV_OK)
+        return s;
     const rkvi_cache_memory memory = {.transit = h->transit_memory};
     s = rkvi_cache_init(&h->cache, &h->cfg, &memory, h->arena);
     return s == RKV_OK ? alloc_places(h) : s;
@@ -254,6 +257,7 @@ static rkv_status fill_handle(rkv_cache *h)
 static void release(rkv_cache *h)
 {
     rkvi_profile_drop(h);
+    rkvi_step_cpu_free(h);
     free_places(h);
     rkvi_cache_free(&h->cache);
     rkvi_arena_destroy(h->arena);
@@ -310,6 +314,7 @@ void rkvi_handle_destroy(rkv_cache *h)
     rkvi_timeline_sync(&h->in, h->in.last);
     rkvi_timeline_sync(&h->out, h->out.last);
     rkvi_timeline_sync(&h->uploads, h->uploads.last);
+    rkvi_step_cpu_sync(h);
     rkvi_config cfg = h->cfg;
     release(h);
     rkvi_config_free(&cfg);
@@ -392,6 +397,8 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->rope_pairing = c->rope_pairing;
     out->max_turns = c->max_turns;
     out->extra_segments = c->extra_segments;
+    out->cpu_threads = c->cpu_threads;
+    out->cpu_share = c->cpu_share;
     out->host_link_bytes_per_s = c->host.link_bytes_per_s;
     out->host_copy_cost_ns = c->host.copy_cost_ns;
     out->host_copy_latency_ns = c->host.copy_latency_ns;
@@ -438,6 +445,7 @@ void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
     if (h->arena)
         rkvi_arena_counters_get(h->arena, &arena);
     *out = h->stats;
+    out->cpu_ns = atomic_load(&((rkv_cache *)h)->cpu.busy_ns);
     out->waits = h->in.n_waits + h->out.n_waits + h->compute.n_waits + h->uploads.n_waits;
     out->predicted_right = h->ring.predicted_right;
     out->predicted_wrong = h->ring.predicted_wrong;

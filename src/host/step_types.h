@@ -5,6 +5,7 @@
 #include "cache.h"
 #include "plan.h"
 #include "step.h"
+#include "step_cpu.h"
 #include "timeline.h"
 
 #include <pthread.h>
@@ -133,6 +134,8 @@ struct rkv_cache {
     bool ring_is_old;      /* the list is the open step's, but its numbers are a former one's */
     bool ring_is_past;     /* graphs have written to the ring behind its bookkeeping */
 
+    rkvi_step_cpu cpu;
+
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
     size_t n_ranges, ranges_room;
 
@@ -236,6 +239,18 @@ rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_attend(rkv_cache *h, const rkvi_site_call *c, uint32_t g);
 /* Token trees' partials, then the last merge. */
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
+
+/* ---- step_cpu.c: the CPU's share */
+
+rkv_status rkvi_step_cpu_init(rkv_cache *h, int32_t numa_node); /* nothing where there is none */
+void rkvi_step_cpu_free(rkv_cache *h);
+rkv_status rkvi_step_cpu_sync(rkv_cache *h);
+/* The step that is planned may have one. */
+bool rkvi_step_cpu_can(const rkv_cache *h);
+/* Before the site's launches: q goes out, threads begin. */
+rkv_status rkvi_step_cpu_begin(rkv_cache *h, const rkvi_site_call *c);
+/* In place of the CPU's launch, if it is running: partials come in. */
+rkv_status rkvi_step_cpu_finish(rkv_cache *h, const rkvi_site_call *c);
 
 /* ---- step_graph_copy.c: the tail's copies in captures and replays */
 

@@ -1,0 +1,179 @@
+/* cpu_team.c: see cpu_team.h.
+ *
+ * A helper says that it is inside before it looks whether a job is open, and the
+ * caller closes the job before it looks who is inside: both in sequentially
+ * consistent order, so that no helper is inside a job whose caller has left.
+ * Falling asleep and waking are ordered alike by n_asleep. */
+#include "cpu_team.h"
+
+#include "diag.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define YIELD_AFTER 4096u /* pauses: others may want this CPU */
+
+struct rkvi_cpu_team {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    _Atomic bool is_open, stop;
+    _Atomic uint64_t n_asleep;
+    /* the job */
+    rkvi_op_fn fn;
+    const void *args;
+    uint64_t n;
+    _Alignas(64) _Atomic uint64_t next;
+    _Alignas(64) _Atomic uint64_t n_inside;
+    uint32_t n_threads; /* helpers */
+    pthread_t threads[];
+};
+
+static void relax(uint32_t turn)
+{
+    if (turn % YIELD_AFTER == YIELD_AFTER - 1)
+        sched_yield();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static void take_units(rkvi_cpu_team *t)
+{
+    for (uint64_t i; (i = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed)) < t->n;)
+        t->fn(t->args, i);
+}
+
+static void help(rkvi_cpu_team *t)
+{
+    atomic_fetch_add(&t->n_inside, 1);
+    if (atomic_load(&t->is_open))
+        take_units(t);
+    atomic_fetch_sub(&t->n_inside, 1);
+}
+
+static void sleep_until_woken(rkvi_cpu_team *t)
+{
+    pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(&t->n_asleep, 1);
+    while (!atomic_load(&t->is_open) && !atomic_load(&t->stop))
+        pthread_cond_wait(&t->wake, &t->lock);
+    atomic_fetch_sub(&t->n_asleep, 1);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void *helper(void *arg)
+{
+    rkvi_cpu_team *t = arg;
+    int64_t idle_since = now_ns();
+    for (uint32_t turn = 0; !atomic_load(&t->stop); turn++) {
+        if (atomic_load(&t->is_open)) {
+            help(t);
+            idle_since = now_ns();
+        } else if (turn % 64 == 0 && now_ns() - idle_since > RKVI_CPU_SPIN_NS) {
+            sleep_until_woken(t);
+        }
+        relax(turn);
+    }
+    return NULL;
+}
+
+static void wake_all(rkvi_cpu_team *t)
+{
+    if (atomic_load(&t->n_asleep) == 0)
+        return;
+    pthread_mutex_lock(&t->lock);
+    pthread_cond_broadcast(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void rkvi_cpu_team_run(rkvi_cpu_team *t, rkvi_op_fn fn, const void *args, uint64_t n)
+{
+    t->fn = fn;
+    t->args = args;
+    t->n = n;
+    atomic_store(&t->next, 0);
+    atomic_store(&t->is_open, true);
+    wake_all(t);
+    take_units(t);
+    atomic_store(&t->is_open, false);
+    for (uint32_t turn = 0; atomic_load(&t->n_inside); turn++)
+        relax(turn);
+}
+
+/* The CPUs of a node out of those that the calling thread may use. */
+static bool node_cpus(int32_t node, cpu_set_t *out)
+{
+    char path[64];
+    cpu_set_t allowed;
+    int a, z, n;
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", (int)node);
+    FILE *f = node < 0 || sched_getaffinity(0, sizeof allowed, &allowed) ? NULL : fopen(path, "r");
+    if (!f)
+        return false;
+    CPU_ZERO(out);
+    while (fscanf(f, "%d", &a) == 1) {
+        z = a;
+        n = fgetc(f);
+        if (n == '-' && fscanf(f, "%d", &z) == 1)
+            n = fgetc(f);
+        for (int c = a; c <= z && c < CPU_SETSIZE; c++)
+            if (CPU_ISSET(c, &allowed))
+                CPU_SET(c, out);
+        if (n != ',')
+            break;
+    }
+    fclose(f);
+    return CPU_COUNT(out) > 0;
+}
+
+void rkvi_cpu_team_destroy(rkvi_cpu_team *t)
+{
+    if (!t)
+        return;
+    atomic_store(&t->stop, true);
+    pthread_mutex_lock(&t->lock);
+    pthread_cond_broadcast(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+    for (uint32_t i = 0; i < t->n_threads; i++)
+        pthread_join(t->threads[i], NULL);
+    pthread_cond_destroy(&t->wake);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+rkv_status rkvi_cpu_team_create(uint32_t n_threads, int32_t numa_node, rkvi_cpu_team **out)
+{
+    const uint32_t n = n_threads ? n_threads - 1 : 0;
+    const size_t bytes = sizeof(rkvi_cpu_team) + n * sizeof(pthread_t);
+    rkvi_cpu_team *t = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    cpu_set_t cpus;
+    if (!t)
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u threads of the CPU's share", n_threads);
+    *t = (rkvi_cpu_team){.n_threads = 0};
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->wake, NULL);
+    const bool pin = node_cpus(numa_node, &cpus);
+    while (t->n_threads < n) {
+        if (pthread_create(&t->threads[t->n_threads], NULL, helper, t)) {
+            rkvi_cpu_team_destroy(t);
+            return rkvi_fail(RKV_E_SYSTEM, "the system refused a thread of the CPU's share; it is of %u threads",
+                             n_threads);
+        }
+        if (pin) /* where it may not be, it runs elsewhere: slower, not wrong */
+            pthread_setaffinity_np(t->threads[t->n_threads], sizeof cpus, &cpus);
+        t->n_threads++;
+    }
+    *out = t;
+    return RKV_OK;
+}
