@@ -423,6 +423,11 @@ static void all_decode(world *w)
             bench_decode(w, &(shape){40, 8, 128, shapes[k][3], pairs[i][0], pairs[i][1], 1});
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         bench_decode(w, &(shape){40, 8, 128, 64 * K, RKV_TYPE_F16, RKV_TYPE_F16, rows[i]});
+    for (size_t i = 0; i < 2; i++) { /* types with scales: also small heads, and several rows */
+        bench_decode(w, &(shape){9, 3, 64, 128 * K, pairs[i][0], pairs[i][1], 1});
+        bench_decode(w, &(shape){40, 8, 128, 64 * K, pairs[i][0], pairs[i][1], 3});
+        bench_decode(w, &(shape){40, 8, 128, 64 * K, pairs[i][0], pairs[i][1], 6});
+    }
 }
 
 static void all_prefill(world *w)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * attend_stream.cuh: partials of aligned runs of leaves (RKVI_OP_DECODE), for the
- * types without scales; the others' kernel is in attend_decode.cuh.
+ * attend_stream.cuh: partials of aligned runs of leaves (RKVI_OP_DECODE).
  *
  * A block of 8 warps takes one (item, KV head).  Its columns are the item's rows
  * times the query heads of the group: they go through the tensor cores as N,
@@ -22,6 +21,10 @@
  * sub, and goes on to the tree (rkvk_stream_tree.cuh).  Loads for the next leaves
  * stay under way all the while.
  *
+ * Where cells are few bytes (q4_0), the leaf's end would take longer than reading it.
+ * So in long runs each warp has a leaf alone, sub after sub, whose O lies in shared
+ * memory; the warps meet once for 8 leaves.  Bits are the same (rkvk_leaf_alone).
+ *
  * There is a kernel for each way to lay out columns (rkvk_stream_path), taken by the
  * most rows of an item: up to 8 columns, 16, 32.  Each is right for any number, in
  * several goes, and all have the same bits.
@@ -34,7 +37,7 @@
 #define RKVK_ATTEND_STREAM_CUH
 
 #include "rkvk_launch.cuh"
-#include "rkvk_stream_tree.cuh"
+#include "rkvk_stream_sub.cuh"
 
 /* --------------------------------------------------------------------- load */
 
@@ -55,7 +58,7 @@ static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_strea
                                (int64_t)(w.walk.head * w.group + c % w.group) * q.head_stride;
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                x[j] = rkvk_q_at(q, at + rkvk_k_dim<S::TK>(step, lane & 3, j));
+                x[j] = rkvk_q_at(q, at + rkvk_quant_k_dim<S::TK>(step, lane & 3, j));
         }
         constexpr bool bf16 = S::TK == RKV_TYPE_BF16;
         w.q[i] = make_uint2(rkvk_pack<bf16>(x[0], x[1]), rkvk_pack<bf16>(x[2], x[3]));
@@ -100,180 +103,6 @@ static __device__ void rkvk_stream_near(const rkvk_stream_smem<P> &sm, const rkv
         rkvk_prefetch_rows(leaf.head + a.geom.k_off + leaf.c0 * row, (leaf.c1 - leaf.c0) * row);
 }
 
-/* ------------------------------------------------------------------ one sub */
-
-/* The maximum over the 8 lanes that share t. */
-static __device__ __forceinline__ float rkvk_top_of_g(float x)
-{
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
-}
-
-static __device__ __forceinline__ float rkvk_sum_of_g(float x)
-{
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2)
-        x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
-}
-
-/* What a warp needs to know of itself and of where it is. */
-template <typename P>
-struct rkvk_place {
-    uint32_t owner;
-    int part, thread; /* h; the thread among its owner's */
-    const uint2 *q;
-    float scale;
-};
-
-/* Scores in units of ln 2: softcap before the mask; -inf where masked. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_sub_mask(const rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
-                                                     float scale, float softcap, const rkvk_sub &sub)
-{
-    const uint32_t cell = sub.cell + (uint32_t)(rkvk_lane() >> 2);
-#pragma unroll
-    for (int i = 0; i < P::S::MT; i++)
-#pragma unroll
-        for (int n = 0; n < P::NC; n++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const uint32_t c = cell + (uint32_t)(i * 128 + j / 2 * 8), sees = st.sees[n][j & 1];
-                const uint32_t c0 = sees & 0xffffu, c1 = sees >> 16;
-                float x = __fmul_rn(s[i][n][j], scale);
-                if (softcap != 0.0f)
-                    x = __fmul_rn(__fmul_rn(softcap, RKVK_LOG2E), tanhf(__fdiv_rn(x, softcap)));
-                s[i][n][j] = (uint32_t)i < sub.n && c - c0 < c1 - c0 ? x : rkvk_empty_m();
-            }
-}
-
-/* P of the sub's tiles, and its m and l. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_sub_weights(rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
-                                                        uint2 (&p)[P::S::MT][P::NC], const rkvi_attend_args &a,
-                                                        float scale, const rkvk_sub &sub)
-{
-    using S = typename P::S;
-    if (a.softcap == 0.0f)
-        rkvk_sub_mask<P>(st, s, __fmul_rn(scale, RKVK_LOG2E), 0.0f, sub);
-    else
-        rkvk_sub_mask<P>(st, s, scale, a.softcap, sub);
-#pragma unroll
-    for (int n = 0; n < P::NC; n++) {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float top = fmaxf(s[0][n][j], s[0][n][j + 2]);
-            if (S::MT == 2)
-                top = fmaxf(top, fmaxf(s[S::MT - 1][n][j], s[S::MT - 1][n][j + 2]));
-            st.m[n][j] = rkvk_top_of_g(top);
-            const float m = st.m[n][j] == rkvk_empty_m() ? 0.0f : st.m[n][j];
-            float l = 0.0f;
-#pragma unroll
-            for (int i = 0; i < S::MT; i++) {
-                s[i][n][j] = rkvk_exp2(__fadd_rn(s[i][n][j], -m));
-                s[i][n][j + 2] = rkvk_exp2(__fadd_rn(s[i][n][j + 2], -m));
-                l = __fadd_rn(l, __fadd_rn(s[i][n][j], s[i][n][j + 2]));
-            }
-            st.l[n][j] = rkvk_sum_of_g(l);
-        }
-        constexpr bool bf16 = S::TV == RKV_TYPE_BF16;
-#pragma unroll
-        for (int i = 0; i < S::MT; i++)
-            p[i][n] = make_uint2(rkvk_movmatrix(rkvk_pack<bf16>(s[i][n][0], s[i][n][1])),
-                                 rkvk_movmatrix(rkvk_pack<bf16>(s[i][n][2], s[i][n][3])));
-    }
-}
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_sub_scores(float (&s)[P::S::MT][P::NC][4],
-                                                       const rkvk_stream_smem<P> &sm,
-                                                       const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
-                                                       const rkvk_place<P> &at, uint32_t n_tiles)
-{
-    using S = typename P::S;
-    constexpr int STEPS = S::STEPS / S::KP;
-#pragma unroll 1
-    for (uint32_t i = 0; i < n_tiles; i++) {
-        float x[P::NC][4];
-#pragma unroll
-        for (int n = 0; n < P::NC; n++)
-            x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0.0f;
-#pragma unroll 1
-        for (int k = 0; k < S::KP; k++) {
-            rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
-            const rkvk_k_rows rows = {ring + feed.out, nullptr};
-            rkvk_scores<S::TK, S::DK, S::K_PITCH, STEPS, P::NC>(x, rows, at.q + k * STEPS * P::NC * 32, 0,
-                                                               rkvk_lane());
-            rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
-        }
-#pragma unroll
-        for (int n = 0; n < P::NC; n++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                s[S::MT - 1][n][j] = x[n][j]; /* i is below n_tiles: the last one ends up here */
-                if (i == 0)
-                    s[0][n][j] = x[n][j];
-            }
-    }
-}
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_sub_output(rkvk_sub_state<P> &st, const uint2 (&p)[P::S::MT][P::NC],
-                                                       const rkvk_stream_smem<P> &sm,
-                                                       const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
-                                                       const rkvk_place<P> &at, uint32_t n_tiles)
-{
-    using S = typename P::S;
-    const int tile0 = at.part / P::HC * P::TW; /* of a piece */
-#pragma unroll 1
-    for (uint32_t i = 0; i < n_tiles; i++) {
-        uint2 b[P::NC];
-#pragma unroll
-        for (int n = 0; n < P::NC; n++)
-            b[n] = i == 0 ? p[0][n] : p[S::MT - 1][n];
-#pragma unroll
-        for (int k = 0; k < S::VP; k++) {
-            rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
-            const rkvk_v_rows rows = {ring + feed.out, nullptr, 0, 16};
-#pragma unroll
-            for (int v = 0; v < P::TW; v++) {
-                uint32_t x[4];
-                rkvk_v_tile<S::TV, S::DV, S::V_PITCH>(x, rows, tile0 + v, rkvk_lane());
-#pragma unroll
-                for (int n = 0; n < P::NC; n++)
-                    rkvk_mma<S::TV == RKV_TYPE_BF16>(st.o[n][k * P::TW + v], x, b[n].x, b[n].y);
-            }
-            rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
-        }
-    }
-}
-
-/* Tiles of a sub: none is as good as tiles that no column sees. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_sub_run(rkvk_sub_state<P> &st, const rkvk_stream_smem<P> &sm,
-                                                    const rkvi_attend_args &a, const uint8_t *ring, rkvk_feed &feed,
-                                                    const rkvk_place<P> &at, const rkvk_sub &sub)
-{
-    using S = typename P::S;
-    float s[S::MT][P::NC][4];
-    uint2 p[S::MT][P::NC];
-#pragma unroll
-    for (int n = 0; n < P::NC; n++) {
-        st.m[n][0] = st.m[n][1] = rkvk_empty_m();
-        st.l[n][0] = st.l[n][1] = 0.0f;
-#pragma unroll
-        for (int v = 0; v < S::VT; v++)
-            st.o[n][v][0] = st.o[n][v][1] = st.o[n][v][2] = st.o[n][v][3] = 0.0f;
-    }
-    if (sub.n == 0)
-        return;
-    rkvk_sub_scores<P>(s, sm, a, ring, feed, at, sub.n);
-    rkvk_sub_weights<P>(st, s, p, a, at.scale, sub);
-    rkvk_sub_output<P>(st, p, sm, a, ring, feed, at, sub.n);
-}
-
 /* ------------------------------------------------------------------- kernel */
 
 template <typename P>
@@ -291,11 +120,23 @@ static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st,
         }
 }
 
+/* The owner's copies have nothing under way, since leaves without a tile here came between: from `leaf` on. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_feed_resume(rkvk_feed &feed, const rkvk_stream_smem<P> &sm,
+                                                        const rkvi_attend_args &a, const rkvk_place<P> &at,
+                                                        uint32_t leaf, uint32_t round)
+{
+    feed.leaf = leaf;
+    feed.round = round;
+    feed.piece = feed.n;
+    rkvk_feed_fill<P>(feed, sm.queue, a, at.owner, at.thread);
+}
+
 /* All subs of a leaf, and their sum in `sum`. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rkvk_stream_smem<P> &sm,
                                                      const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                     const uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at,
+                                                     uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at,
                                                      uint32_t cur)
 {
     using S = typename P::S;
@@ -306,13 +147,9 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
 #pragma unroll 1
     for (uint32_t round = 0; round < P::ROUNDS; round++) {
         const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, round * P::U + at.owner);
-        if (sub.n > 0 && feed.ahead == 0) { /* leaves without a tile here may have come between */
-            feed.leaf = cur;
-            feed.round = round;
-            feed.piece = feed.n;
-            rkvk_feed_fill<P>(feed, sm.queue, a, at.owner, at.thread);
-        }
-        rkvk_sub_run<P>(st, sm, a, ring, feed, at, sub);
+        if (sub.n > 0 && feed.ahead == 0)
+            rkvk_feed_resume<P>(feed, sm, a, at, cur, round);
+        rkvk_sub_run<P>(st, sm, a, ring, feed, at, leaf, sub);
         if (round == 0 && threadIdx.x < 32)
             rkvk_queue_fill(sm.queue, a, w.walk, cur);
 #pragma unroll
@@ -334,6 +171,88 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
     rkvk_leaf_finish<P>(sum, rkvk_unit<S::TV>(a.geom.v_scale));
 }
 
+template <typename P>
+static __device__ __forceinline__ void rkvk_stream_together(rkvk_node_state<P> &x, rkvk_stream_smem<P> &sm,
+                                                            const rkvi_attend_args &a, const rkvk_stream_work &w,
+                                                            uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at)
+{
+    rkvk_pending_list list = {0, 0};
+#pragma unroll 1
+    for (uint32_t cur = 0; cur != sm.queue.n_queued; cur++) {
+        const uint64_t number = sm.queue.leaf[cur % RKVK_QUEUE].number;
+        rkvk_leaf_run<P>(x, sm, a, w, ring, feed, at, cur);
+        const bool more = cur + 1 != sm.queue.n_queued;
+        rkvk_pending_add<P>(x, a, w, list, number, more, more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0);
+    }
+}
+
+/* A leaf that the warp has alone: the sum of its subs, in shared memory.  The sums are those
+ * of rkvk_leaf_run, bit by bit. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_leaf_alone(rkvk_stream_smem<P> &sm, const rkvi_attend_args &a,
+                                                       const rkvk_stream_work &w, uint8_t *ring, rkvk_feed &feed,
+                                                       const rkvk_place<P> &at, uint32_t cur, uint32_t taken)
+{
+    using S = typename P::S;
+    const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
+    rkvk_sub_state<P> st;
+    rkvk_alone_state<P> sum;
+    sum.is_first = true;
+#pragma unroll
+    for (int n = 0; n < P::NC; n++) {
+        sum.m[n][0] = sum.m[n][1] = rkvk_empty_m();
+        sum.l[n][0] = sum.l[n][1] = 0.0f;
+    }
+    rkvk_leaf_sees<P>(st, sm, leaf, 0);
+#pragma unroll 1
+    for (uint32_t round = 0; round < RKVK_SUBS; round++) {
+        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, round);
+        if (sub.n == 0)
+            continue;
+        if (feed.ahead == 0)
+            rkvk_feed_resume<P>(feed, sm, a, at, cur, round);
+        rkvk_sub_run<P>(st, sm, a, ring, feed, at, leaf, sub);
+        rkvk_sub_join<P>(sm, sum, st);
+    }
+    if (threadIdx.x < 32)
+        rkvk_queue_fill(sm.queue, a, w.walk, taken);
+    const int lane = rkvk_lane();
+    if (lane < 4)
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                sm.ml[rkvk_warp()][n][2 * lane + c] = make_float2(sum.m[n][c], sum.l[n][c]);
+}
+
+/* All leaves, each warp one at a time; then warp c takes column c of each through the tree. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_stream_alone(rkvk_node_state<P> &x, rkvk_stream_smem<P> &sm,
+                                                         const rkvi_attend_args &a, const rkvk_stream_work &w,
+                                                         uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at)
+{
+    const uint32_t warp = (uint32_t)rkvk_warp();
+    const float unit = rkvk_unit<P::S::TV>(a.geom.v_scale);
+    rkvk_pending_list list = {0, 0};
+#pragma unroll 1
+    for (uint32_t cur = 0; (int32_t)(sm.queue.n_queued - cur) > 0; cur += RKVK_STREAM_WARPS) {
+        if ((int32_t)(sm.queue.n_queued - cur - warp) > 0)
+            rkvk_leaf_alone<P>(sm, a, w, ring, feed, at, cur + warp, cur);
+        __syncthreads();
+        const uint32_t left = sm.queue.n_queued - cur;
+        if (warp < w.n_columns)
+#pragma unroll 1
+            for (uint32_t i = 0; i < RKVK_STREAM_WARPS && i < left; i++) {
+                rkvk_leaf_take<P>(x, sm, (int)i);
+                rkvk_leaf_finish<P>(x, unit);
+                const bool more = i + 1 < left;
+                const uint64_t next = more ? sm.queue.leaf[(cur + i + 1) % RKVK_QUEUE].number : 0;
+                rkvk_pending_add<P>(x, a, w, list, sm.queue.leaf[(cur + i) % RKVK_QUEUE].number, more, next);
+            }
+        __syncthreads();
+    }
+}
+
 /* Some columns, over all leaves of the item. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &sm,
@@ -341,7 +260,7 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
 {
     using S = typename P::S;
     const uint32_t warp = (uint32_t)rkvk_warp();
-    constexpr uint32_t q_bytes = S::STEPS * P::NC * P::HC * 32 * sizeof(uint2);
+    constexpr uint32_t q_bytes = P::Q_BYTES;
     const uint32_t stack_bytes = w.depth * w.n_columns * (uint32_t)rkvk_pending_floats<S>() * 4;
     w.q = reinterpret_cast<uint2 *>(w.region);
     w.stack = reinterpret_cast<float *>(w.region + q_bytes);
@@ -367,16 +286,16 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     feed.n_stages = n_stages;
     feed.ring_bytes = n_stages * S::STAGE;
     feed.ring = rkvk_smem_addr(ring);
+    feed.alone = P::ALONE && w.walk.leaf1 - w.walk.leaf0 >= RKVK_ALONE_LEAST;
+    feed.leaf = P::ALONE && feed.alone ? warp : 0;
     rkvk_feed_fill<P>(feed, sm.queue, a, owner, at.thread);
     rkvk_node_state<P> x;
     rkvk_node_clear<P>(x);
-    rkvk_pending_list list = {0, 0};
-#pragma unroll 1
-    for (uint32_t cur = 0; cur != sm.queue.n_queued; cur++) {
-        const uint64_t number = sm.queue.leaf[cur % RKVK_QUEUE].number;
-        rkvk_leaf_run<P>(x, sm, a, w, ring, feed, at, cur);
-        const bool more = cur + 1 != sm.queue.n_queued;
-        rkvk_pending_add<P>(x, a, w, list, number, more, more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0);
+    if (P::ALONE && feed.alone) {
+        if constexpr (P::ALONE)
+            rkvk_stream_alone<P>(x, sm, a, w, ring, feed, at);
+    } else {
+        rkvk_stream_together<P>(x, sm, a, w, ring, feed, at);
     }
     rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
         rkvk_node_put<P>(x, n, h, rkvk_slot_at<P>(a, w, column));
@@ -394,7 +313,7 @@ template <typename P>
 static __host__ __device__ constexpr uint32_t rkvk_ring_least(void)
 {
     return RKVK_RING_LEAST * RKVK_STREAM_WARPS * P::S::STAGE +
-           P::S::STEPS * P::NC * P::HC * 32 * (uint32_t)sizeof(uint2);
+           P::Q_BYTES;
 }
 
 /* Block = item * KV heads + head. */
@@ -437,20 +356,31 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
 
 /* `regions`: a variant's, by device and path. */
 #define RKVK_DEVICES 64
-#define RKVK_PATHS 3
+#define RKVK_PATHS 4
 
 /* As many blocks a multiprocessor as registers allow, where that leaves enough. */
 template <typename P>
 static int rkvk_stream_prepare(uint32_t *region, int sm_bytes, int block_bytes)
 {
     constexpr int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
-    static_assert(fixed + least <= RKVK_SMEM_MOST, "all devices have so much");
+    static_assert(fixed + least <= RKVK_SMEM_MOST || P::MAY_LACK_ROOM, "all devices have so much");
     const int share = rkvk_min(block_bytes, sm_bytes / P::BLOCKS - 1024);
     const int room = (share - fixed >= least ? share : block_bytes) - fixed;
     if (room < least)
         return (int)cudaErrorInvalidConfiguration;
     *region = (uint32_t)room / 16 * 16;
     return rkvk_load((const void *)rkvk_stream<P>, (size_t)fixed + *region);
+}
+
+/* 0 bytes: there is no room. */
+template <typename P>
+static int rkvk_stream_prepare_if(uint32_t *region, int sm_bytes, int block_bytes)
+{
+    const int status = rkvk_stream_prepare<P>(region, sm_bytes, block_bytes);
+    if (status != (int)cudaErrorInvalidConfiguration)
+        return status;
+    *region = 0;
+    return 0;
 }
 
 template <typename S>
@@ -470,6 +400,11 @@ static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
         status = rkvk_stream_prepare<typename S::middle>(&region[1], sm_bytes, block_bytes);
     if (status == 0)
         status = rkvk_stream_prepare<typename S::wide>(&region[2], sm_bytes, block_bytes);
+    region[3] = 0;
+    if constexpr (S::MAY_BE_ALONE) { /* where the device has the room */
+        if (status == 0)
+            status = rkvk_stream_prepare_if<typename S::middle_alone>(&region[3], sm_bytes, block_bytes);
+    }
     for (int i = 0; i < RKVK_PATHS && status == 0; i++)
         regions[device][i] = region[i];
     return status;
@@ -499,6 +434,10 @@ static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_
         return 0;
     if (columns > 0 && columns <= S::narrow::COLUMNS)
         return rkvk_stream_run<typename S::narrow>(regions[device][0], a, grid, stream);
+    if constexpr (S::MAY_BE_ALONE) {
+        if (columns > 0 && columns <= S::middle_alone::COLUMNS && regions[device][3])
+            return rkvk_stream_run<typename S::middle_alone>(regions[device][3], a, grid, stream);
+    }
     if (columns > 0 && columns <= S::middle::COLUMNS)
         return rkvk_stream_run<typename S::middle>(regions[device][1], a, grid, stream);
     return rkvk_stream_run<typename S::wide>(regions[device][2], a, grid, stream);

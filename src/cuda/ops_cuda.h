@@ -41,7 +41,7 @@ typedef struct rkvk_variant {
 } rkvk_variant;
 
 /* Generated .cu files consist of the include and one of these lines (the
- * macros are in attend_decode.cuh and attend_prefill.cuh; type as RKV_TYPE_F16):
+ * macros are in attend_stream.cuh and attend_prefill.cuh; type as RKV_TYPE_F16):
  *
  *   RKVK_DECODE_VARIANT(name, type_k, type_v, dk, dv)
  *   RKVK_PREFILL_VARIANT(name, type_k, type_v, dk, dv)

@@ -185,17 +185,6 @@ static __device__ __forceinline__ void rkvk_copy_scales(uint32_t dst, const uint
     }
 }
 
-/* Scores in units of ln 2: softcap before the mask; -inf where masked. */
-static __device__ __forceinline__ float rkvk_score(float s, float scale, float softcap, uint32_t cell, uint32_t sees)
-{
-    const uint32_t c0 = sees & 0xffffu, c1 = sees >> 16;
-    if (softcap != 0.0f)
-        s = __fmul_rn(__fmul_rn(softcap, RKVK_LOG2E), tanhf(__fdiv_rn(__fmul_rn(s, scale), softcap)));
-    else
-        s = __fmul_rn(s, __fmul_rn(scale, RKVK_LOG2E));
-    return cell - c0 < c1 - c0 ? s : rkvk_empty_m();
-}
-
 /* rkvi_item_row() and rkvi_item_q() of ops.h. */
 static __device__ __forceinline__ uint64_t rkvk_item_row(const rkvi_attend_args &a, const rkvi_item &item, uint32_t r)
 {

@@ -18,9 +18,13 @@
 #define RKVK_STREAM_CUH
 
 #include "rkvk_leaves.cuh"
+#include "rkvk_quant.cuh"
 
 #define RKVK_SUBS 8          /* of a leaf: part of the bits */
 #define RKVK_STREAM_WARPS 8
+#ifndef RKVK_ALONE_LEAST
+#define RKVK_ALONE_LEAST RKVK_STREAM_WARPS /* leaves of a run whose warps take one each */
+#endif
 #define RKVK_STREAM_THREADS (32 * RKVK_STREAM_WARPS)
 #define RKVK_RING_MOST 8u    /* stages of an owner */
 #define RKVK_RING_LEAST 1u   /* stages a warp: two for an owner of several */
@@ -34,7 +38,7 @@ static __host__ __device__ constexpr int rkvk_pieces(int row_bytes, int step_byt
     return n;
 }
 
-template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM>
+template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM, bool IS_ALONE>
 struct rkvk_stream_path;
 
 template <bool FIRST, typename A, typename B>
@@ -56,48 +60,64 @@ struct rkvk_stream_shape {
     static constexpr int MT = D <= 128 ? 2 : 1;  /* tiles of a sub, at most: leaves of 256 cells, else 128 */
     static constexpr int HD = D > 256 ? 2 : 1;   /* warps that share out the dims of O */
 
+    static constexpr bool K_HAS_SCALES = rkvk_has_scales(TK), V_HAS_SCALES = rkvk_has_scales(TV);
     static constexpr int K_ROW = rkvk_row_bytes(TK, DK), V_ROW = rkvk_row_bytes(TV, DV);
+    static constexpr int K_SCALE = rkvk_scale_bytes(TK, DK), V_SCALE = rkvk_scale_bytes(TV, DV);
     static constexpr int MOST = D > 192 ? 128 : 256; /* bytes of a row in a piece: smaller ones where stages are few */
-    static constexpr int KP = rkvk_pieces(K_ROW, rkvk_row_bytes(TK, 16), MOST);
-    static constexpr int VP = rkvk_pieces(V_ROW, rkvk_row_bytes(TV, 16), MOST);
+    static constexpr int KP = rkvk_pieces(K_ROW, rkvk_row_bytes(TK, K_HAS_SCALES ? 32 : 16), MOST);
+    static constexpr int VP = rkvk_pieces(V_ROW, rkvk_row_bytes(TV, V_HAS_SCALES ? 32 : 16), MOST);
     static constexpr int K_PIECE = K_ROW / KP, V_PIECE = V_ROW / VP;
     static constexpr int K_PITCH = rkvk_pitch(K_PIECE), V_PITCH = rkvk_pitch(V_PIECE);
-    static constexpr int STAGE = 16 * rkvk_max(K_PITCH, V_PITCH);
+    /* Tiles of cells in a piece: quants are few bytes.  Their scales, of all the row, lie behind the piece. */
+    static constexpr int KC = K_HAS_SCALES ? MT : 1, VC = V_HAS_SCALES ? MT : 1;
+    static constexpr int STAGE = 16 * rkvk_max(KC * (K_PITCH + K_SCALE), VC * (V_PITCH + V_SCALE));
 
     static constexpr int VT = V_TILES / HD; /* tiles of a warp's O */
-    /* Subs that are added up at a time, relative to their common maximum: part of the bits, and as many as
-     * each path has at hand (rkvk_stream_path::U). */
-    static constexpr int GROUP = D <= 192 ? 8 : D <= 256 ? 4 : 2;
 
     /* For up to 8, 16 and 32 columns in one go (16 for larger dims): O and what else there is must stay in
      * registers, so more columns have fewer blocks a multiprocessor, or warps side by side. */
-    template <int NC, int HC, int BLOCKS>
-    using path = rkvk_stream_path<rkvk_stream_shape, NC, HC, BLOCKS>;
-    using narrow = path<1, 1, D <= 64 ? 3 : 2>;
+    template <int NC, int HC, int BLOCKS, bool IS_ALONE = false>
+    using path = rkvk_stream_path<rkvk_stream_shape, NC, HC, BLOCKS, IS_ALONE>;
+    /* Long runs may have a leaf a warp (rkvk_leaf_alone), whose O lies in shared memory: where cells are few
+     * bytes, joining each leaf's subs takes longer than reading them.  16 columns need more shared memory than
+     * some devices have: `middle` serves there. */
+    static constexpr bool MAY_BE_ALONE = K_HAS_SCALES && V_HAS_SCALES && D <= 128;
+    /* Subs that are added up at a time, relative to their common maximum: part of the bits, and as many as
+     * each path has at hand (rkvk_stream_path::U); one by one where a warp may have them all. */
+    static constexpr int GROUP = MAY_BE_ALONE ? 1 : D <= 192 ? 8 : D <= 256 ? 4 : 2;
+    /* Conversions of quants need the registers that a third block would take. */
+    static constexpr int NARROW_BLOCKS = D <= 64 && !K_HAS_SCALES && !V_HAS_SCALES ? 3 : 2;
+    using narrow = path<1, 1, NARROW_BLOCKS, MAY_BE_ALONE>;
+    using middle_alone = path<2, 1, 1, MAY_BE_ALONE>;
     using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
     using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
 
     static_assert(DK % 16 == 0 && DV % (16 * HD) == 0, "head dims");
     static_assert(V_TILES / VP % HD == 0, "each piece is shared out");
-    static_assert(!rkvk_has_scales(TK) && !rkvk_has_scales(TV), "scales aren't streamed");
+    static_assert(!V_HAS_SCALES || V_TILES / VP / HD % 2 == 0, "by whole blocks");
+    static_assert((KC == 1 || KP == 1) && (VC == 1 || VP == 1), "a piece is one tile, or all of the rows");
 };
 
 /* How columns are laid over warps: chunks of 8, NC in a warp, HC warps side by
  * side.  Warp w is part h = w / U of owner w % U. */
-template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM>
+template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM, bool IS_ALONE>
 struct rkvk_stream_path {
     using S = SHAPE;
     static constexpr int NC = CHUNKS_WARP, HC = WARPS_COLUMNS, HD = S::HD, H = HC * HD;
     static constexpr int U = RKVK_STREAM_WARPS / H;
     static constexpr int ROUNDS = RKVK_SUBS / U; /* subs of an owner, one after another */
     static constexpr int TP = S::V_TILES / S::VP, TW = TP / HD; /* tiles of a piece; of these, a warp's */
+    static constexpr bool ALONE = IS_ALONE;
+    static constexpr bool MAY_LACK_ROOM = ALONE && NC > 1; /* devices that do have another path */
     /* O of a warp is exchanged so many tiles of dims at a time. */
     static constexpr bool IS_ROOMY = BLOCKS_SM == 1 || S::D == 256;
-    static constexpr int CT = IS_ROOMY && S::VT % 8 == 0 ? 8 : S::VT % 4 == 0 ? 4 : S::VT;
+    static constexpr int CT = ALONE || S::VT % 4 != 0 ? S::VT : IS_ROOMY && S::VT % 8 == 0 ? 8 : 4;
     static constexpr int J = S::VT / CT;
+    static constexpr int BUFFERS = ALONE ? NC : 1; /* alone: one for each chunk */
     static constexpr int JOIN_PITCH = CT * 16 + 4;    /* columns of a fragment in different banks */
     static constexpr int VEC = CT * 16 <= 64 ? 2 : 4; /* of a row of CT * 16, a lane's */
     static constexpr uint32_t COLUMNS = 8 * NC * HC;
+    static constexpr uint32_t Q_BYTES = S::STEPS * NC * HC * 32 * (uint32_t)sizeof(uint2);
     static constexpr int BLOCKS = BLOCKS_SM; /* of a multiprocessor */
 
     static_assert(U % S::GROUP == 0, "groups of subs");
@@ -106,7 +126,7 @@ struct rkvk_stream_path {
 /* Followed by the columns' q, the stack of pending nodes, and the rings. */
 template <typename P>
 struct rkvk_stream_smem {
-    alignas(16) float o[RKVK_STREAM_WARPS][8][P::JOIN_PITCH]; /* of a chunk of columns, some tiles */
+    alignas(16) float o[P::BUFFERS][RKVK_STREAM_WARPS][8][P::JOIN_PITCH]; /* of a chunk of columns, some tiles */
     float2 ml[RKVK_STREAM_WARPS][P::NC][8];               /* [warp][chunk][column] */
     rkvk_reach reach[P::COLUMNS];                         /* of each column */
     rkvk_queue queue;
@@ -149,10 +169,20 @@ static __device__ __forceinline__ rkvk_sub rkvk_sub_of(const rkvk_leaf &leaf, ui
     return s;
 }
 
+/* Are all its cells read, and is it as long as a piece? */
+template <typename S>
+static __device__ __forceinline__ bool rkvk_sub_is_whole(const rkvk_sub &sub, const rkvk_leaf &leaf)
+{
+    return sub.cell >= leaf.c0 && sub.cell + 16 + 128 * (sub.n - 1) <= leaf.c1 &&
+           (rkvk_max(S::KC, S::VC) == 1 || sub.n == S::MT);
+}
+
 /* Where an owner's copies are. */
 struct rkvk_feed {
+    bool alone;       /* the owner has all subs of each eighth leaf, else its subs of each leaf */
     const uint8_t *k; /* of the sub's first tile */
     uint32_t to_v;    /* bytes from there to its V */
+    uint32_t to_k_scales, to_v_scales; /* bytes from K to its scales, from V to its */
     uint32_t leaf;    /* counted as n_queued */
     uint32_t round;
     uint32_t piece, n_k, n; /* of the sub; 0 of 0: none entered */
@@ -185,45 +215,85 @@ static __device__ __forceinline__ void rkvk_feed_rows(uint32_t dst, const uint8_
     }
 }
 
+/* Scales of a tile: all of them, in one run. */
+template <int BYTES, int THREADS>
+static __device__ __forceinline__ void rkvk_feed_scales(uint32_t dst, const uint8_t *src, int thread, bool valid)
+{
+#pragma unroll
+    for (int at = 0; at < BYTES; at += 16 * THREADS)
+        if (BYTES - at >= 16 * THREADS || thread * 16 < BYTES - at)
+            rkvk_copy16_once(dst + (uint32_t)(at + thread * 16), src + (valid ? (uint32_t)(at + thread * 16) : 0u),
+                             valid, rkvk_once_policy());
+}
+
+template <typename P>
+static __device__ __forceinline__ uint32_t rkvk_feed_sub(const rkvk_feed &f, uint32_t round, uint32_t owner)
+{
+    return P::ALONE && f.alone ? round : round * P::U + owner;
+}
+
+/* To the owner's next sub. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_feed_leave(rkvk_feed &f)
+{
+    const bool alone = P::ALONE && f.alone;
+    if (++f.round == (alone ? RKVK_SUBS : P::ROUNDS)) {
+        f.round = 0;
+        f.leaf += alone ? RKVK_STREAM_WARPS : 1;
+    }
+}
+
 /* Enters the next sub that has tiles; false: none is queued. */
 template <typename P>
 static __device__ __forceinline__ bool rkvk_feed_enter(rkvk_feed &f, const rkvk_queue &q, const rkvi_attend_args &a,
                                                        uint32_t owner)
 {
     using S = typename P::S;
-    while (f.leaf != q.n_queued) {
+    while ((int32_t)(q.n_queued - f.leaf) > 0) {
         const rkvk_leaf &leaf = q.leaf[f.leaf % RKVK_QUEUE];
-        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, f.round * P::U + owner);
+        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, rkvk_feed_sub<P>(f, f.round, owner));
         if (sub.n > 0) {
             const uint64_t k = a.geom.k_off + (uint64_t)sub.cell * S::K_ROW;
             f.k = leaf.head + k;
             f.to_v = (uint32_t)(a.geom.v_off + (uint64_t)sub.cell * S::V_ROW - k);
+            if (S::K_HAS_SCALES)
+                f.to_k_scales = (uint32_t)(a.geom.k_scale_off + (uint64_t)sub.cell * S::K_SCALE - k);
+            if (S::V_HAS_SCALES)
+                f.to_v_scales = (uint32_t)(a.geom.v_scale_off - a.geom.v_off) - sub.cell * (S::V_ROW - S::V_SCALE);
             f.cell = sub.cell;
             f.piece = 0;
-            f.n_k = sub.n * S::KP;
-            f.n = f.n_k + sub.n * S::VP;
-            f.whole = sub.cell >= leaf.c0 && sub.cell + 16 + 128 * (sub.n - 1) <= leaf.c1;
+            f.n_k = S::KC == 2 ? 1 : sub.n * S::KP;
+            f.n = f.n_k + (S::VC == 2 ? 1 : sub.n * S::VP);
+            f.whole = rkvk_sub_is_whole<S>(sub, leaf);
             return true;
         }
-        if (++f.round == P::ROUNDS) {
-            f.round = 0;
-            f.leaf++;
-        }
+        rkvk_feed_leave<P>(f);
     }
     return false;
 }
 
-template <int ROW, int PIECE, int PITCH, int PARTS, int THREADS>
+/* A piece of ROW bytes a cell, or PARTS pieces to a row; TILES tiles. */
+template <int ROW, int PITCH, int SCALE, int PARTS, int TILES, int THREADS>
 static __device__ __forceinline__ void rkvk_feed_piece(const rkvk_feed &f, const rkvk_queue &q, const uint8_t *src,
-                                                       uint32_t piece, int thread, uint32_t cell)
+                                                       uint32_t to_scales, uint32_t piece, int thread, uint32_t cell)
 {
-    const uint32_t tile = piece / PARTS * 128;
-    src += tile * ROW + piece % PARTS * PIECE;
-    if (f.whole) {
-        rkvk_feed_rows<ROW, PIECE, PITCH, THREADS, true>(f.ring + f.in, src, thread, 0, 0, 0);
-    } else {
-        const rkvk_leaf &leaf = q.leaf[f.leaf % RKVK_QUEUE];
-        rkvk_feed_rows<ROW, PIECE, PITCH, THREADS, false>(f.ring + f.in, src, thread, cell + tile, leaf.c0, leaf.c1);
+    constexpr int PIECE = ROW / PARTS;
+    const rkvk_leaf &leaf = q.leaf[f.leaf % RKVK_QUEUE];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const uint32_t tile = TILES == 1 ? piece / PARTS * 128 : (uint32_t)i * 128;
+        const uint8_t *rows = src + tile * ROW + piece % PARTS * PIECE;
+        const uint32_t dst = f.ring + f.in + (uint32_t)(i * 16 * PITCH), at = cell + tile;
+        bool valid = true;
+        if (f.whole) {
+            rkvk_feed_rows<ROW, PIECE, PITCH, THREADS, true>(dst, rows, thread, 0, 0, 0);
+        } else {
+            rkvk_feed_rows<ROW, PIECE, PITCH, THREADS, false>(dst, rows, thread, at, leaf.c0, leaf.c1);
+            valid = at < leaf.c1 && at + 16 > leaf.c0;
+        }
+        if constexpr (SCALE > 0)
+            rkvk_feed_scales<16 * SCALE, THREADS>(f.ring + f.in + (uint32_t)(TILES * 16 * PITCH + i * 16 * SCALE),
+                                                  src + to_scales + tile * SCALE, thread, valid);
     }
 }
 
@@ -237,21 +307,21 @@ static __device__ __forceinline__ void rkvk_feed_next(rkvk_feed &f, const rkvk_q
         return;
     const uint32_t cell = f.cell;
     const bool is_k = f.piece < f.n_k;
-    if constexpr (S::K_ROW == S::V_ROW && S::KP == S::VP) /* less code */
-        rkvk_feed_piece<S::K_ROW, S::K_PIECE, S::K_PITCH, S::KP, 32 * P::H>(
-            f, q, f.k + (is_k ? 0 : f.to_v), f.piece - (is_k ? 0 : f.n_k), thread, cell);
+    if constexpr (S::K_ROW == S::V_ROW && S::K_SCALE == S::V_SCALE) /* less code */
+        rkvk_feed_piece<S::K_ROW, S::K_PITCH, S::K_SCALE, S::KP, S::KC, 32 * P::H>(
+            f, q, f.k + (is_k ? 0 : f.to_v), is_k ? f.to_k_scales : f.to_v_scales, f.piece - (is_k ? 0 : f.n_k),
+            thread, cell);
     else if (is_k)
-        rkvk_feed_piece<S::K_ROW, S::K_PIECE, S::K_PITCH, S::KP, 32 * P::H>(f, q, f.k, f.piece, thread, cell);
+        rkvk_feed_piece<S::K_ROW, S::K_PITCH, S::K_SCALE, S::KP, S::KC, 32 * P::H>(f, q, f.k, f.to_k_scales, f.piece,
+                                                                                  thread, cell);
     else
-        rkvk_feed_piece<S::V_ROW, S::V_PIECE, S::V_PITCH, S::VP, 32 * P::H>(f, q, f.k + f.to_v, f.piece - f.n_k,
-                                                                           thread, cell);
+        rkvk_feed_piece<S::V_ROW, S::V_PITCH, S::V_SCALE, S::VP, S::VC, 32 * P::H>(
+            f, q, f.k + f.to_v, f.to_v_scales, f.piece - f.n_k, thread, cell);
     rkvk_copy_commit();
     f.ahead++;
     f.in = f.in + S::STAGE == f.ring_bytes ? 0 : f.in + S::STAGE;
-    if (++f.piece == f.n && ++f.round == P::ROUNDS) {
-        f.round = 0;
-        f.leaf++;
-    }
+    if (++f.piece == f.n)
+        rkvk_feed_leave<P>(f);
 }
 
 /* Fills what is free: with several warps, not the stage that others may still read. */

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rkvk_quant.cuh: q8_0 and q4_0 in decode's stream: rows of quants in shared memory
+ * to fragments of the tensor cores (layouts of a cell: geometry.h).
+ *
+ * Integers become f16 by putting their bits under an exponent (1024 + u) and
+ * subtracting: exact, and normal numbers.  (Left as subnormals, u * 2^-24, they would
+ * do without the exponent; but the tensor cores align sums by exponents as they stand,
+ * and lose up to 10 bits.)
+ *
+ * K is A of S = K * Q^T (M cells, contraction over dims), used exactly.  A block of
+ * 32 dims is two steps; ldmatrix brings bytes 4t .. 4t+3 of 16 to lane (g, t),
+ * taken by pairs 0, 2 and 1, 3 (rkvk_quant_k_dim lays out Q):
+ *
+ *   q8_0  step s of a block: its bytes 16s .. 16s+15
+ *   q4_0  both steps from the block's 16 bytes: low nibbles (dims 0 .. 15), high ones
+ *
+ * The block's f16 scale is applied to its f32 sum.
+ *
+ * V is A of O^T = V^T * P^T (M dims, contraction over cells), exact integers.  Its
+ * scales belong to cells and blocks: they multiply P, in f16.  ldmatrix transposes
+ * 16-bit units, of two neighbours in a row: see rkvk_v_dim.
+ */
+#ifndef RKVK_QUANT_CUH
+#define RKVK_QUANT_CUH
+
+#include "rkvk_dequant.cuh"
+
+/* The dim of element j (b0's two, then b1's two) of lane t in a step. */
+template <rkv_type TYPE>
+static __device__ __forceinline__ int rkvk_quant_k_dim(int step, int t, int j)
+{
+    if constexpr (rkvk_has_scales(TYPE))
+        return step * 16 + 4 * t + (j == 1 ? 2 : j == 2 ? 1 : j);
+    else
+        return rkvk_k_dim<TYPE>(step, t, j);
+}
+
+/* ------------------------------------------------------------------- numbers */
+
+/* Bytes 0 and 2 of q8_0; 1 and 3. */
+static __device__ __forceinline__ uint32_t rkvk_q8_even(uint32_t w)
+{
+    return rkvk_q8_pair<0, 2>(w ^ 0x80808080u);
+}
+
+static __device__ __forceinline__ uint32_t rkvk_q8_odd(uint32_t w)
+{
+    return rkvk_q8_pair<1, 3>(w ^ 0x80808080u);
+}
+
+/* Nibbles at bits 4 and 20. */
+static __device__ __forceinline__ uint32_t rkvk_q4_high(uint32_t w)
+{
+    const __half2 x = rkvk_half2((w & 0x00f000f0u) | 0x64006400u); /* 1024 + 16 u */
+    return rkvk_bits2(__hfma2(x, __float2half2_rn(0.0625f), __float2half2_rn(-72.0f)));
+}
+
+/* -------------------------------------------------------------------- scales */
+
+/* Blocks whose scales are loaded together: a whole number of words where it can be. */
+static __host__ __device__ constexpr int rkvk_quant_group(int blocks)
+{
+    return blocks % 4 == 0 ? 4 : blocks % 2 == 0 ? 2 : blocks;
+}
+
+/* Of a cell: N blocks', two by two. */
+template <int N>
+struct rkvk_quant_scales {
+    uint32_t x[(N + 1) / 2];
+};
+
+template <int N>
+static __device__ __forceinline__ rkvk_quant_scales<N> rkvk_quant_load_scales(const uint8_t *p)
+{
+    rkvk_quant_scales<N> s;
+    if constexpr (N == 4) {
+        const uint2 v = *reinterpret_cast<const uint2 *>(p);
+        s.x[0] = v.x;
+        s.x[1] = v.y;
+    } else if constexpr (N == 2) {
+        s.x[0] = *reinterpret_cast<const uint32_t *>(p);
+    } else {
+        const uint16_t *h = reinterpret_cast<const uint16_t *>(p);
+#pragma unroll
+        for (int i = 0; i < (N + 1) / 2; i++)
+            s.x[i] = h[2 * i] | (2 * i + 1 < N ? (uint32_t)h[2 * i + 1] << 16 : 0u);
+    }
+    return s;
+}
+
+template <int N>
+static __device__ __forceinline__ float rkvk_quant_scale(const rkvk_quant_scales<N> &s, int block)
+{
+    const __half2 h = rkvk_half2(s.x[block / 2]);
+    return block % 2 ? __high2float(h) : __low2float(h);
+}
+
+/* Two cells' scales of a block. */
+template <int N>
+static __device__ __forceinline__ __half2 rkvk_quant_pair(const rkvk_quant_scales<N> &low,
+                                                          const rkvk_quant_scales<N> &high, int block)
+{
+    return rkvk_half2(__byte_perm(low.x[block / 2], high.x[block / 2], block % 2 ? 0x7632 : 0x5410));
+}
+
+/* ------------------------------------------------------------------------- K */
+
+/* The words of block `block`: of cells g, g + 8; for q8_0 of both steps.  q4_0's come
+ * for two blocks at once, if there are two: those of odd blocks are in w already. */
+template <rkv_type TYPE, int PITCH, int BLOCKS>
+static __device__ __forceinline__ void rkvk_quant_k_words(uint32_t (&w)[4], const uint8_t *rows, int block, int lane)
+{
+    const int row = (lane & 7) + (lane >> 3 & 1) * 8;
+    if constexpr (TYPE == RKV_TYPE_Q8_0) {
+        rkvk_ldmatrix_x4(w, rkvk_smem_addr(rows + row * PITCH + (2 * block + (lane >> 4)) * 16));
+    } else if (block % 2 == 0) {
+        if (block + 1 < BLOCKS) {
+            rkvk_ldmatrix_x4(w, rkvk_smem_addr(rows + row * PITCH + (block + (lane >> 4)) * 16));
+        } else {
+            w[0] = rkvk_word(rows + (lane >> 2) * PITCH + block * 16 + (lane & 3) * 4);
+            w[1] = rkvk_word(rows + ((lane >> 2) + 8) * PITCH + block * 16 + (lane & 3) * 4);
+        }
+    }
+}
+
+/* Both steps of a block. */
+template <rkv_type TYPE>
+static __device__ __forceinline__ void rkvk_quant_k_block(uint32_t (&a)[2][4], const uint32_t (&w)[4], int block)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) { /* cells g, g + 8 */
+        if constexpr (TYPE == RKV_TYPE_Q8_0) {
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                a[s][i] = rkvk_q8_even(w[2 * s + i]);
+                a[s][i + 2] = rkvk_q8_odd(w[2 * s + i]);
+            }
+        } else {
+            const uint32_t x = w[block % 2 * 2 + i], y = x >> 8;
+            a[0][i] = rkvk_q4_low(x);
+            a[0][i + 2] = rkvk_q4_low(y);
+            a[1][i] = rkvk_q4_high(x);
+            a[1][i + 2] = rkvk_q4_high(y);
+        }
+    }
+}
+
+/* 16 rows of K or V in shared memory, and their scales. */
+struct rkvk_quant_rows {
+    const uint8_t *rows;
+    const uint8_t *scales;
+};
+
+/* s += K * Q^T over BLOCKS blocks, for 16 cells and 8 * NC columns.  Scales: of the first
+ * cell and block, SCALE bytes a cell.  q: [step][NC][lane], b0 and b1 of each. */
+template <rkv_type TYPE, int BLOCKS, int PITCH, int SCALE, int NC>
+static __device__ __forceinline__ void rkvk_quant_scores(float (&s)[NC][4], const rkvk_quant_rows &k,
+                                                         const uint2 *q, int lane)
+{
+    constexpr int G = rkvk_quant_group(BLOCKS);
+    const uint8_t *scale = k.scales + (lane >> 2) * SCALE;
+    uint32_t w[4];
+#pragma unroll
+    for (int b0 = 0; b0 < BLOCKS; b0 += G) {
+        const rkvk_quant_scales<G> d0 = rkvk_quant_load_scales<G>(scale + 2 * b0);
+        const rkvk_quant_scales<G> d1 = rkvk_quant_load_scales<G>(scale + 2 * b0 + 8 * SCALE);
+#pragma unroll
+        for (int i = 0; i < G; i++) {
+            const int b = b0 + i;
+            uint32_t a[2][4];
+            rkvk_quant_k_words<TYPE, PITCH, BLOCKS>(w, k.rows, b, lane);
+            rkvk_quant_k_block<TYPE>(a, w, b);
+            const float y0 = rkvk_quant_scale<G>(d0, i), y1 = rkvk_quant_scale<G>(d1, i);
+#pragma unroll
+            for (int n = 0; n < NC; n++) {
+                float c[4] = {0, 0, 0, 0};
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const uint2 x = q[((2 * b + j) * NC + n) * 32 + lane];
+                    rkvk_mma<false>(c, a[j], x.x, x.y);
+                }
+                s[n][0] = __fmaf_rn(c[0], y0, s[n][0]);
+                s[n][1] = __fmaf_rn(c[1], y0, s[n][1]);
+                s[n][2] = __fmaf_rn(c[2], y1, s[n][2]);
+                s[n][3] = __fmaf_rn(c[3], y1, s[n][3]);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------- V */
+
+/* The fragments of a block: two tiles of 16 dims, 16 cells. */
+template <rkv_type TYPE, int PITCH>
+static __device__ __forceinline__ void rkvk_quant_v_block(uint32_t (&a)[2][4], const uint8_t *rows, int block,
+                                                          int lane)
+{
+    if constexpr (TYPE == RKV_TYPE_Q8_0) {
+        uint32_t w[4]; /* of both tiles: cells 2t, 2t+1 and 2t+8, 2t+9 */
+        rkvk_ldmatrix_x4_trans(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + (2 * block + (lane >> 4)) * 16));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i / 2][i % 2 * 2] = rkvk_q8_even(w[i]);
+            a[i / 2][i % 2 * 2 + 1] = rkvk_q8_odd(w[i]);
+        }
+    } else {
+        uint32_t w[2];
+        rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + block * 16));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t x = w[i], y = x >> 8;
+            a[0][2 * i] = rkvk_q4_low(x);
+            a[0][2 * i + 1] = rkvk_q4_low(y);
+            a[1][2 * i] = rkvk_q4_high(x);
+            a[1][2 * i + 1] = rkvk_q4_high(y);
+        }
+    }
+}
+
+/* o += V^T * P^T for 16 cells and BLOCKS blocks from block0 of the rows on, whose tiles
+ * are o's from tile0 on. */
+template <rkv_type TYPE, int BLOCKS, int PITCH, int SCALE, int NC, int VT>
+static __device__ __forceinline__ void rkvk_quant_output(float (&o)[NC][VT][4], const rkvk_quant_rows &v,
+                                                         const uint2 (&p)[NC], int block0, int tile0, int lane)
+{
+    constexpr int G = rkvk_quant_group(BLOCKS);
+    const uint8_t *scale = v.scales + 2 * (lane & 3) * SCALE;
+#pragma unroll
+    for (int b0 = 0; b0 < BLOCKS; b0 += G) {
+        rkvk_quant_scales<G> d[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            d[i] = rkvk_quant_load_scales<G>(scale + (i % 2 + i / 2 * 8) * SCALE + 2 * b0);
+#pragma unroll
+        for (int i = 0; i < G; i++) {
+            uint32_t a[2][4];
+            rkvk_quant_v_block<TYPE, PITCH>(a, v.rows, block0 + b0 + i, lane);
+            const __half2 d0 = rkvk_quant_pair<G>(d[0], d[1], i), d1 = rkvk_quant_pair<G>(d[2], d[3], i);
+#pragma unroll
+            for (int n = 0; n < NC; n++) {
+                const uint32_t x = rkvk_scaled(p[n].x, d0), y = rkvk_scaled(p[n].y, d1);
+                rkvk_mma<false>(o[n][tile0 + 2 * (b0 + i)], a[0], x, y);
+                rkvk_mma<false>(o[n][tile0 + 2 * (b0 + i) + 1], a[1], x, y);
+            }
+        }
+    }
+}
+
+/* Scales of cells outside [c0, c1), counted from the first of 16, become zeros: they may be anything. */
+template <int BLOCKS>
+static __device__ __forceinline__ void rkvk_quant_clear(uint8_t *scales, int c0, int c1, int lane)
+{
+    for (int i = lane; i < 16 * BLOCKS; i += 32)
+        if (i / BLOCKS < c0 || i / BLOCKS >= c1)
+            reinterpret_cast<uint16_t *>(scales)[i] = 0;
+    __syncwarp();
+}
+
+#endif
