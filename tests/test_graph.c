@@ -394,6 +394,28 @@ static void test_forks(void **state)
         }
 }
 
+/* What many forks share is a node of each of them: a site's nodes are more than
+ * its items and merges, and end before the next site's tables. */
+static void test_many_forks(void **state)
+{
+    (void)state;
+    for (uint32_t tail = 0; tail < 2; tail++) {
+        static world x;
+        const uint32_t rows[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, n = sizeof rows / sizeof *rows;
+        fx_model m = model(fx_gpu ? FX_HOST : FX_CHECK, tail ? RKV_RESIDENT_NONE : RKV_RESIDENT_ALL, 4096);
+        m.params.ring_bytes = tail ? 16 * tile_layer_bytes() : 0;
+        open_world(&x, &m);
+        prefill(&x, 0, 700);
+        for (uint32_t seq = 1; seq < n; seq++) {
+            fx_append_from(&x.w, seq, 0, 0, RKV_POS_END);
+            fx_append_from(&x.eager, seq, 0, 0, RKV_POS_END);
+        }
+        for (uint32_t s = 0; s < 5; s++)
+            decode(&x, n, rows, s == 4);
+        close_world(&x);
+    }
+}
+
 /* -------------------------------------------------------------------- errors */
 
 static void test_refusals(void **state)
@@ -461,7 +483,7 @@ int main(void)
         cmocka_unit_test(test_resident),  cmocka_unit_test(test_parts),    cmocka_unit_test(test_dummies),
         cmocka_unit_test(test_run_ahead), cmocka_unit_test(test_refusals), cmocka_unit_test(test_aborts),
         cmocka_unit_test(test_tail),      cmocka_unit_test(test_tail_changes),
-        cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_forks),     cmocka_unit_test(test_many_forks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,6 +98,19 @@ static bool plan_items(rkvi_site_plan *sp, rkvi_mirror *m)
     return rkvi_site_give_slots(sp, items) && rkvi_site_final_merges(sp);
 }
 
+/* Fixed: what follows the nodes keeps its place.  Each item's result is a node,
+ * and each merge's; those of a shared stem are nodes of each of its entries. */
+static uint64_t nodes_room(const rkvi_site_plan *sp)
+{
+    const uint64_t n = sp->w->n_nodes, most = sp->v->cfg->max_nodes_site;
+    uint64_t room = sp->n_padded + sp->w->n_merges;
+    if (!sp->v->fixed)
+        return n;
+    while (room < n)
+        room *= 2;
+    return room < most ? room : most;
+}
+
 /* Device leaves come with launch 0, so that they are computed while the first
  * tail tiles cross.  Partials on both sides of the tail's leaves can be merged
  * between launches; where those among them don't have room, device leaves come
@@ -143,7 +156,6 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
     const uint64_t nodes_off = rkvi_align_up(sp.site->merges_off + w->n_merges * sizeof(rkvi_merge_item), 256);
     memmove(m->host + nodes_off, sp.nodes, w->n_nodes * sizeof(rkvi_node));
     sp.site->nodes_off = nodes_off;
-    /* Fixed: what follows keeps its place.  Each item's result is a node, and each merge's. */
-    p->table_bytes = nodes_off + (v->fixed ? sp.n_padded + w->n_merges : w->n_nodes) * sizeof(rkvi_node);
+    p->table_bytes = nodes_off + nodes_room(&sp) * sizeof(rkvi_node);
     return RKV_OK;
 }
