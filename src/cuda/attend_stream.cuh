@@ -275,7 +275,6 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     if (threadIdx.x >= 32)
         rkvk_stream_q<P>(a, w);
     __syncthreads();
-    rkvk_start_next();
     const uint32_t stages = (w.region_bytes - q_bytes - stack_bytes) / S::STAGE / P::U;
     const uint32_t n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST, owner = warp % P::U;
     const int part = (int)(warp / P::U);

@@ -46,6 +46,15 @@ static rkv_status poisoned(rkvi_core *c)
     return rkvi_fail(RKV_E_POISONED, "device fault in the operation enqueued at %s", c->poison_site);
 }
 
+/* Nothing can be waited for once the device is poisoned, but what had begun by
+ * then still runs: memory goes after it. */
+static void settle(rkvi_core *c, rkvi_device_call call)
+{
+    if (call == RKVI_CALL_MEM_FREE || call == RKVI_CALL_HOST_FREE || call == RKVI_CALL_HOST_UNREGISTER)
+        for (rkvi_stream *s = c->streams; s; s = s->next)
+            c->backend->drain(s, s->n_pushed);
+}
+
 rkv_status rkvi_core_enter(rkvi_core *c, rkvi_device_call call)
 {
     pthread_mutex_lock(&c->lock);
@@ -58,6 +67,8 @@ rkv_status rkvi_core_enter(rkvi_core *c, rkvi_device_call call)
         st = count_call(c, call, call);
     if (st)
         pthread_mutex_unlock(&c->lock);
+    else if (c->is_poisoned)
+        settle(c, call);
     return st;
 }
 
