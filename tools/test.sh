@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # Installs what is missing, builds, and runs all tests: the whole suite on a plain build, the quick
-# tests under ASan and UBSan and in a Clang build, the threaded ones under TSan, and the checks of
+# tests under ASan and UBSan, the threaded ones under TSan and in a Clang build, and the checks of
 # layers, headers, symbols, ABI and installation.
 #
 #   tools/test.sh            what CI runs
@@ -61,6 +61,8 @@ check() {
 }
 
 # configure_and_build FOLDER OPTION...: leaves an existing build folder's settings as they are asked for.
+# Builds $targets, or all.
+targets=
 configure_and_build() {
     folder=$1
     shift
@@ -74,7 +76,8 @@ configure_and_build() {
         note failed "$folder" "does not configure"
         return 1
     }
-    ninja -C "$folder" || {
+    # shellcheck disable=SC2086 # names of targets
+    ninja -C "$folder" $targets || {
         note failed "$folder" "does not build"
         return 1
     }
@@ -118,7 +121,7 @@ test_plain() {
 
 test_asan() {
     # A sanitizer's first report ends the program, so that a test can't pass with one.
-    configure_and_build build/asan --buildtype=debugoptimized --werror \
+    configure_and_build build/asan --buildtype=debugoptimized --optimization=1 --werror \
         -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize-recover=all || return 0
     ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
         run_tests build/asan --suite quick --timeout-multiplier 4
@@ -144,8 +147,8 @@ test_tsan() {
         return 0
     }
     # Without OpenBLAS: it is not instrumented, and its threads would be reported.
-    configure_and_build build/tsan --buildtype=debugoptimized --werror \
-        -Db_sanitize=thread -Db_lundef=false -Dopenblas=disabled || return 0
+    configure_and_build build/tsan --buildtype=debugoptimized --optimization=1 --werror -Db_sanitize=thread \
+        -Db_lundef=false -Dopenblas=disabled -Dbench=disabled -Dexamples=disabled || return 0
     TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
         run_tests build/tsan --suite tsan --timeout-multiplier 10
     prefix=
@@ -157,7 +160,11 @@ test_clang() {
         return 0
     }
     CC=clang configure_and_build build/clang --buildtype=debugoptimized --werror || return 0
-    run_tests build/clang --suite quick
+    if [ -n "$full" ]; then
+        run_tests build/clang --suite quick
+    else
+        run_tests build/clang --suite tsan
+    fi
 }
 
 # The CUDA code: compiled for one architecture, a kernel of each kind; with --full all of them. GPU tests
@@ -171,8 +178,12 @@ test_cuda() {
     if [ -n "$full" ]; then
         archs=80,86,89,90,100,120 variants=
     fi
+    # Host programs were built above.
+    targets=$(ls tests/test_cuda_*.c tests/test_generate_cuda.c | sed 's/\.c$//')
+    targets="$targets bench/rollkv-bench bench/bench_cuda_attend src/librollkv.so.$(tools/read_version.sh version)"
     configure_and_build build/cuda --buildtype=debugoptimized --werror -Dcuda=enabled \
         -Dgpu_archs="$archs" -Dgpu_variants="$variants" -Dopenblas=disabled || return 0
+    targets=
     run_tests build/cuda --suite gpu
     check cuda_symbols tools/check_symbols.sh build/cuda
 }
