@@ -296,7 +296,7 @@ static void test_shifted(void **state)
     second_half(&a, &b, 0, 1);
     const rkv_pos_range range = {0, 10};
     rkv_cells c = {
-        .struct_size = sizeof c, .form = RKV_CELLS_STORED, .n_cells = 10, .k = {k}, .v = {v}};
+        .struct_size = sizeof c, .form = RKV_CELLS_STORED, .n_cells = 10, .k = {.data = k}, .v = {.data = v}};
     assert_int_equal(rkv_export_cells(b.cache, 1, &range, &c, NULL), RKV_E_UNSUPPORTED);
     c.n_cells = 4; /* those that were not shifted */
     fx_ok(rkv_export_cells(b.cache, 1, &range, &c, NULL), "export");
