@@ -21,6 +21,15 @@ static void want_marks(rkvi_cache *c, uint32_t layer, uint32_t place)
     ls->store_in = m->in > ls->store_in ? m->in : ls->store_in;
 }
 
+/* The step's store waits for what still happens at the place. */
+static rkv_status move_in(rkvi_cache *c, rkvi_move *m, rkvi_tile_event event)
+{
+    const rkv_status s = rkvi_cache_move_in(c, m, event);
+    if (s == RKV_OK)
+        want_marks(c, m->layer, m->place);
+    return s;
+}
+
 /* The tile that the first new cell joins must be on the device. */
 static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
 {
@@ -39,38 +48,14 @@ static rkv_status reopen(rkvi_cache *c, const growth *g, uint32_t layer)
     if (l->state != RKVI_IN_TAIL)
         return RKV_OK;
     m.kind = RKVI_MOVE_BRING_BACK;
-    rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
-    if (s != RKV_OK)
-        return s;
-    s = rkvi_cache_add_move(c, &m);
-    if (s != RKV_OK) {
-        rkvi_pool_give(&c->layers[layer].device, m.place);
-        return s;
-    }
-    want_marks(c, layer, m.place);
-    rkvi_tile_apply(l, RKVI_TILE_BRING_BACK);
-    c->layers[layer].n_tail--;
-    rkvi_cache_set_device(c, layer, l, m.place);
-    return RKV_OK;
+    return move_in(c, &m, RKVI_TILE_BRING_BACK);
 }
 
 /* A copy of a shared tile-layer, at a place of its own. */
 static rkv_status copy_tile(rkvi_cache *c, const growth *g, uint32_t layer)
 {
-    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, g->joined, layer);
     rkvi_move m = {.kind = RKVI_MOVE_COPY, .tile = g->joined, .layer = layer, .from = g->copied};
-    rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
-    if (s != RKV_OK)
-        return s;
-    s = rkvi_cache_add_move(c, &m);
-    if (s != RKV_OK) {
-        rkvi_pool_give(&c->layers[layer].device, m.place);
-        return s;
-    }
-    want_marks(c, layer, m.place);
-    rkvi_cache_set_device(c, layer, l, m.place);
-    rkvi_tile_apply(l, RKVI_TILE_OPEN);
-    return RKV_OK;
+    return move_in(c, &m, RKVI_TILE_OPEN);
 }
 
 /* Room on the device for a new tile-layer; one that passes through the step
@@ -78,8 +63,7 @@ static rkv_status copy_tile(rkvi_cache *c, const growth *g, uint32_t layer)
 static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool passes, uint32_t *n_transit)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
-    const rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_OPEN};
-    uint32_t place;
+    rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_OPEN};
     if (passes && *n_transit < c->cfg->transit_tiles) {
         rkv_status s = rkvi_cache_add_move(c, &m);
         if (s != RKV_OK)
@@ -89,18 +73,7 @@ static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool p
         rkvi_tile_apply(l, RKVI_TILE_OPEN);
         return RKV_OK;
     }
-    rkv_status s = rkvi_cache_take_device(c, layer, &place);
-    if (s != RKV_OK)
-        return s;
-    s = rkvi_cache_add_move(c, &m);
-    if (s != RKV_OK) {
-        rkvi_pool_give(&c->layers[layer].device, place);
-        return s;
-    }
-    want_marks(c, layer, place);
-    rkvi_cache_set_device(c, layer, l, place);
-    rkvi_tile_apply(l, RKVI_TILE_OPEN);
-    return RKV_OK;
+    return move_in(c, &m, RKVI_TILE_OPEN);
 }
 
 /* What a tile-layer beyond the lag does at the end: stay, or leave. */

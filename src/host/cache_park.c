@@ -103,24 +103,6 @@ void rkvi_cache_parked(rkvi_cache *c, uint32_t sequence)
 
 /* --------------------------------------------------------------------- fetch */
 
-static rkv_status bring_back(rkvi_cache *c, uint32_t tile, uint32_t layer)
-{
-    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
-    rkvi_move m = {.kind = RKVI_MOVE_BRING_BACK, .tile = tile, .layer = layer};
-    rkv_status s = rkvi_cache_take_device(c, layer, &m.place);
-    if (s != RKV_OK)
-        return s;
-    s = rkvi_cache_add_move(c, &m);
-    if (s != RKV_OK) {
-        rkvi_pool_give(&c->layers[layer].device, m.place);
-        return s;
-    }
-    rkvi_tile_apply(l, RKVI_TILE_BRING_BACK);
-    c->layers[layer].n_tail--;
-    rkvi_cache_set_device(c, layer, l, m.place);
-    return RKV_OK;
-}
-
 /* A last tile that others hold too is left to begin, which may copy it. */
 rkv_status rkvi_cache_fetch(rkvi_cache *c, uint32_t sequence)
 {
@@ -131,8 +113,10 @@ rkv_status rkvi_cache_fetch(rkvi_cache *c, uint32_t sequence)
         return RKV_OK;
     const uint32_t tile = seq->tiles[seq->n_tiles - 1];
     for (uint32_t l = 0; l < c->cfg->n_layers && s == RKV_OK && c->tiles.tiles[tile].refs == 1; l++)
-        if (rkvi_cache_tile_layer(c, tile, l)->state == RKVI_IN_TAIL)
-            s = bring_back(c, tile, l);
+        if (rkvi_cache_tile_layer(c, tile, l)->state == RKVI_IN_TAIL) {
+            rkvi_move m = {.kind = RKVI_MOVE_BRING_BACK, .tile = tile, .layer = l};
+            s = rkvi_cache_move_in(c, &m, RKVI_TILE_BRING_BACK);
+        }
     if (s != RKV_OK)
         rkvi_cache_unmove(c);
     return s;

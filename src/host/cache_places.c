@@ -246,6 +246,23 @@ rkv_status rkvi_cache_add_move(rkvi_cache *c, const rkvi_move *m)
     return RKV_OK;
 }
 
+rkv_status rkvi_cache_move_in(rkvi_cache *c, rkvi_move *m, rkvi_tile_event event)
+{
+    rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
+    rkv_status s = rkvi_cache_take_device(c, m->layer, &m->place);
+    if (s != RKV_OK)
+        return s;
+    s = rkvi_cache_add_move(c, m);
+    if (s != RKV_OK) {
+        rkvi_pool_give(&c->layers[m->layer].device, m->place);
+        return s;
+    }
+    rkvi_tile_apply(l, event);
+    c->layers[m->layer].n_tail -= event == RKVI_TILE_BRING_BACK;
+    rkvi_cache_set_device(c, m->layer, l, m->place);
+    return RKV_OK;
+}
+
 rkv_status rkvi_cache_leaving_room(rkvi_cache *c, uint32_t more)
 {
     if (c->n_leaving + more <= c->leaving_room)

@@ -30,6 +30,9 @@ rkv_status rkvi_cache_take_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *
 /* moves[] and leaving[] get one more, and room for so many more. */
 rkv_status rkvi_cache_add_move(rkvi_cache *c, const rkvi_move *m);
 rkv_status rkvi_cache_leaving_room(rkvi_cache *c, uint32_t more);
+/* A move by which its tile-layer gets a device place (m->place): OPEN, or
+ * BRING_BACK out of the tail.  Fails whole. */
+rkv_status rkvi_cache_move_in(rkvi_cache *c, rkvi_move *m, rkvi_tile_event event);
 /* One reference less; the last one gives all places of the tile back. */
 void rkvi_cache_release_tile(rkvi_cache *c, uint32_t tile);
 
