@@ -43,7 +43,7 @@ typedef struct rkvk_variant {
 /* Generated .cu files consist of the include and one of these lines (the
  * macros are in attend_stream.cuh and attend_prefill.cuh; type as RKV_TYPE_F16):
  *
- *   RKVK_DECODE_VARIANT(name, type_k, type_v, dk, dv)
+ *   RKVK_STREAM_VARIANT(name, type_k, type_v, dk, dv)
  *   RKVK_PREFILL_VARIANT(name, type_k, type_v, dk, dv)
  *
  * which define, with C linkage,
@@ -86,7 +86,7 @@ int rkvk_launch_carry(const rkvi_carry_args *a, uint64_t grid, void *stream);
 int rkvk_launch_move(const rkvi_move_args *a, uint64_t grid, void *stream);
 /* One thread that spins until `ns` have passed. */
 int rkvk_launch_delay(int64_t ns, void *stream);
-int rkvk_prepare_store(void); /* open, store, delay */
+int rkvk_prepare_store(void); /* open, store, patch, upload, delay */
 int rkvk_prepare_merge(void);
 int rkvk_prepare_rotate(void);
 int rkvk_prepare_carry(void);

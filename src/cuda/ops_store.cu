@@ -268,7 +268,7 @@ extern "C" int rkvk_launch_delay(int64_t ns, void *stream)
 extern "C" int rkvk_prepare_store(void)
 {
     const void *const kernels[] = {(const void *)rkvk_open, (const void *)rkvk_store, (const void *)rkvk_patch,
-                                   (const void *)rkvk_delay};
+                                   (const void *)rkvk_upload, (const void *)rkvk_delay};
     int e = 0;
     for (unsigned i = 0; i < sizeof kernels / sizeof *kernels && e == 0; i++)
         e = rkvk_load(kernels[i], 0);

@@ -7,6 +7,7 @@
 #include "cpu_team.h"
 
 #include "diag.h"
+#include "thread.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -165,7 +166,7 @@ rkv_status rkvi_cpu_team_create(uint32_t n_threads, int32_t numa_node, rkvi_cpu_
     pthread_cond_init(&t->wake, NULL);
     const bool pin = node_cpus(numa_node, &cpus);
     while (t->n_threads < n) {
-        if (pthread_create(&t->threads[t->n_threads], NULL, helper, t)) {
+        if (rkvi_thread_start(&t->threads[t->n_threads], helper, t, "rkv-cpu")) {
             rkvi_cpu_team_destroy(t);
             return rkvi_fail(RKV_E_SYSTEM, "the system refused a thread of the CPU's share; it is of %u threads",
                              n_threads);

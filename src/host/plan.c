@@ -408,9 +408,12 @@ static bool write_bases(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, co
     uint64_t *bases = (uint64_t *)(m->host + ps->bases_off);
     const rkvi_ring_item *it = items + ps->list0;
     for (uint64_t base = 0; base < p->n_bases; base++)
-        if (marks[base] == ps->cpu_launch)
-            bases[base] = rkvi_tile_layer_at(v->tiles, p->work->share.base_tile[base], layer)->host_addr;
-        else if (marks[base] < RKVI_TILE_DEVICE)
+        if (marks[base] == ps->cpu_launch) {
+            const rkvi_tile_layer *l = rkvi_tile_layer_at(v->tiles, p->work->share.base_tile[base], layer);
+            bases[base] = l->host_addr;
+            ps->cpu_out_mark = l->out_mark > ps->cpu_out_mark ? l->out_mark : ps->cpu_out_mark;
+            ps->n_cpu++;
+        } else if (marks[base] < RKVI_TILE_DEVICE)
             bases[base] = ring_addr + it++->at % ring_bytes;
         else /* an unseen tile may still take new cells: its address is needed by store */
             bases[base] = rkvi_tile_layer_at(v->tiles, p->work->share.base_tile[base], layer)->device_addr;
@@ -510,7 +513,7 @@ static uint64_t mix(uint64_t hash, uint64_t x)
 
 static uint64_t hash_launch(uint64_t hash, const rkvi_plan_launch *l)
 {
-    hash = mix(mix(hash, l->decode0), l->grid_decode);
+    hash = mix(mix(mix(hash, l->decode0), l->grid_decode), l->decode_rows);
     hash = mix(mix(hash, l->prefill0), l->n_prefill);
     return mix(mix(hash, l->merge0), l->n_merge);
 }

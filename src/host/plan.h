@@ -55,6 +55,7 @@ typedef struct rkvi_plan_view {
 typedef struct rkvi_plan_launch {
     uint64_t decode0, n_decode;   /* items, counted from the site's item table */
     uint64_t grid_decode;         /* these and the empty ones behind them */
+    uint32_t decode_rows;         /* most rows of one of them */
     uint64_t prefill0, n_prefill;
     uint64_t merge0, n_merge;     /* pending partials brought together after it */
     uint64_t cost_bytes;          /* K and V that it reads */
@@ -66,6 +67,7 @@ typedef struct rkvi_plan_site {
     uint64_t number0;             /* number of the first */
     uint32_t list0, n_list;       /* in the ring's list */
     uint32_t cpu_launch;          /* that reads the tail where it lies (plan_cpu.c); RKVI_NO_LAUNCH */
+    uint64_t n_cpu, cpu_out_mark; /* its tile-layers, and the newest copy-out of them */
     uint64_t merge0, n_merge;     /* the last merge, to the output */
     /* device tables, offsets into the mirror */
     uint64_t bases_off, items_off, merges_off, nodes_off;
@@ -114,8 +116,6 @@ typedef struct rkvi_plan {
 /* In tile_launch. */
 #define RKVI_TILE_UNSEEN UINT32_MAX
 #define RKVI_TILE_DEVICE (UINT32_MAX - 1)
-
-uint32_t rkvi_plan_base_tile(const rkvi_plan *p, uint64_t base);
 
 rkv_status rkvi_plan_init(rkvi_plan *p, const rkvi_config *cfg);
 void rkvi_plan_free(rkvi_plan *p);

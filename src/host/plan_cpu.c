@@ -49,8 +49,3 @@ uint64_t rkvi_plan_cpu_items(const rkvi_config *cfg, uint32_t site)
     const uint64_t items = CPU_UNITS_A_THREAD * (uint64_t)cfg->cpu_threads / heads;
     return items ? items : 1;
 }
-
-uint32_t rkvi_plan_base_tile(const rkvi_plan *p, uint64_t base)
-{
-    return p->work->share.base_tile[base];
-}

@@ -210,10 +210,7 @@ static rkv_status wait_unmarked(rkv_cache *h)
 /* What can't be taken back ends the handle. */
 static void poison(rkv_cache *h)
 {
-    if (h->poison != RKV_OK)
-        return;
-    h->poison = RKV_E_POISONED;
-    snprintf(h->poison_text, sizeof h->poison_text, "%s", rkvi_error_text());
+    rkvi_step_seen_status(h, RKV_E_POISONED);
 }
 
 /* The same with work on `stream` that no mark covers, for destroy to wait for. */
@@ -278,9 +275,8 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->stats.last_step_list_bytes = h->plan.list_bytes;
     h->stats.own_entries += h->plan.own_entries;
     /* Hints tell of a batch that changes: better to wait for the next one. */
-    if (((!h->missed && !h->hint_differs) || repeats) && !h->expects_replay) {
+    if (((!h->missed && !h->hint_differs) || repeats) && !h->expects_replay)
         predict_same(h, h->launched + h->plan.n_launches);
-    }
     return RKV_OK;
 }
 

@@ -127,14 +127,13 @@ static void fill_job(rkv_cache *h, const rkvi_site_call *c, rkvi_cpu_job *j)
                  .mask = c->site->mask,
                  .q_heads = q_heads,
                  .scale = c->site->scale,
-                 .softcap = c->site->softcap},
+                 .softcap = c->site->softcap,
+                 .max_rows = l->decode_rows},
         .n_items = l->n_decode,
         .decode = h->cpu.ops.fn[RKVI_OP_DECODE],
         .team = h->cpu.team,
         .busy_ns = &h->cpu.busy_ns,
     };
-    for (uint64_t i = 0; i < j->n_items; i++)
-        j->args.max_rows = j->args.items[i].n_rows > j->args.max_rows ? j->args.items[i].n_rows : j->args.max_rows;
 }
 
 /* --------------------------------------------------------------------- enqueueing */
@@ -163,32 +162,21 @@ static rkv_status carry_q(rkv_cache *h, const rkvi_site_call *c)
     return carry(h, &args, (uint64_t)h->batch.n_rows * heads, c->stream);
 }
 
-/* The bytes that the CPU reads, and the newest copy-out among them. */
-static uint64_t newest_out(rkv_cache *h, const rkvi_site_call *c, uint64_t *out_bytes)
+/* What the CPU reads of the tail. */
+static void tail_ranges(rkv_cache *h, const rkvi_site_call *c)
 {
     const uint32_t *marks = h->plan.tile_launch + (uint64_t)c->a->site * h->plan.n_bases;
     const uint64_t *bases = (const uint64_t *)(h->now->mirror.host + c->plan->bases_off);
-    const uint64_t bytes = c->layer->geom.bytes;
-    uint64_t mark = 0;
-    *out_bytes = 0;
-    for (uint64_t b = 0; b < h->plan.n_bases; b++) {
-        if (marks[b] != c->plan->cpu_launch)
-            continue;
-        const uint32_t tile = rkvi_plan_base_tile(&h->plan, b);
-        const rkvi_tile_layer *l = rkvi_tile_layer_at(&h->cache.tiles, tile, c->site->kv_layer);
-        mark = l->out_mark > mark ? l->out_mark : mark;
-        *out_bytes += bytes;
-        rkvi_launch_add_range(h, (const void *)(uintptr_t)bases[b], bytes, RKVI_READ);
-    }
-    return mark;
+    for (uint64_t b = 0; h->dev->wants_ranges && b < h->plan.n_bases; b++)
+        if (marks[b] == c->plan->cpu_launch)
+            rkvi_launch_add_range(h, (const void *)(uintptr_t)bases[b], c->layer->geom.bytes, RKVI_READ);
 }
 
 static rkv_status call_host(rkv_cache *h, const rkvi_site_call *c, rkvi_cpu_job *j)
 {
     rkvi_step_cpu *p = &h->cpu;
-    uint64_t bytes = 0;
     h->n_ranges = 0;
-    const uint64_t out_mark = newest_out(h, c, &bytes);
+    tail_ranges(h, c);
     rkvi_launch_add_range(h, p->q, (uint64_t)h->batch.n_rows * j->args.q_heads * j->args.geom.dk * sizeof(float), RKVI_READ);
     rkvi_launch_add_range(h, p->partials, j->n_items * j->args.max_rows * slot_floats(c) * sizeof(float), RKVI_WRITE);
     rkvi_launch_add_range(h, h->now->mirror.host, h->plan.table_bytes, RKVI_READ);
@@ -196,12 +184,12 @@ static rkv_status call_host(rkv_cache *h, const rkvi_site_call *c, rkvi_cpu_job 
     h->n_ranges = 0;
     rkv_status s = rkvi_timeline_wait(&h->compute, h->compute.last, p->stream, &p->seen.compute);
     if (s == RKV_OK)
-        s = rkvi_timeline_wait(&h->out, out_mark, p->stream, &p->seen.out);
+        s = rkvi_timeline_wait(&h->out, c->plan->cpu_out_mark, p->stream, &p->seen.out);
     if (s == RKV_OK)
         s = rkvi_dev(host_call, h->dev, compute, j, h->ranges, n, p->stream);
     if (s == RKV_OK)
         s = rkvi_timeline_record(&p->done, p->stream);
-    h->stats.cpu_bytes += s == RKV_OK ? bytes : 0;
+    h->stats.cpu_bytes += s == RKV_OK ? c->plan->n_cpu * c->layer->geom.bytes : 0;
     return s;
 }
 
@@ -213,7 +201,8 @@ rkv_status rkvi_step_cpu_begin(rkv_cache *h, const rkvi_site_call *c)
     rkvi_cpu_job *j = &h->cpu.jobs[(size_t)(h->now - h->tables) * h->cfg.n_sites + c->a->site];
     fill_job(h, c, j);
     if (j->n_items == 0 || j->n_items * j->args.max_rows * slot_floats(c) * sizeof(float) > h->cpu.partial_bytes)
-        return RKV_OK;
+        /* its launch reads the tail where it lies */
+        return rkvi_timeline_wait(&h->out, c->plan->cpu_out_mark, c->stream, &h->compute_seen.out);
     rkv_status s = carry_q(h, c);
     if (s == RKV_OK)
         s = rkvi_step_mark_compute(h, c->stream);

@@ -218,18 +218,11 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uin
         item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i, op == RKVI_OP_PREFILL);
 }
 
-static uint32_t most_rows(const rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
+static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, const rkvi_plan_launch *pl)
 {
-    const rkvi_item *items = (const rkvi_item *)(h->now->mirror.host + c->plan->items_off) + first;
-    uint32_t most = 0;
-    for (uint64_t i = 0; i < n; i++)
-        most = items[i].n_rows > most ? items[i].n_rows : most;
-    return most;
-}
-
-static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n,
-                               uint64_t cost)
-{
+    const bool is_decode = op == RKVI_OP_DECODE;
+    const uint64_t first = is_decode ? pl->decode0 : pl->prefill0, n = is_decode ? pl->grid_decode : pl->n_prefill;
+    const uint64_t cost = is_decode || !pl->n_decode ? pl->cost_bytes : 0;
     const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
     const rkvi_attend_args args = {
         .geom = c->layer->geom,
@@ -242,12 +235,12 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
         .q = c->a->q,
         .turned = h->turned,
         .turned_stride = h->cfg.turned_floats,
-        .row_map = op == RKVI_OP_DECODE && h->plan.is_mapped ? table(h, h->plan.row_map_off) : NULL,
+        .row_map = is_decode && h->plan.is_mapped ? table(h, h->plan.row_map_off) : NULL,
         .mask = c->site->mask,
         .q_heads = c->site->n_q_heads,
         .scale = c->site->scale,
         .softcap = c->site->softcap,
-        .max_rows = most_rows(h, c, first, n),
+        .max_rows = is_decode ? pl->decode_rows : 0,
     };
     rkvi_launch l = {.op = op, .args_bytes = sizeof args, .args = &args,
                      .grid = n * c->layer->geom.n_heads, .cost_bytes = cost};
@@ -306,11 +299,11 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
 static rkv_status launch_round(rkv_cache *h, const rkvi_site_call *c, uint32_t round)
 {
     const rkvi_plan_launch *l = &h->plan.launches[c->plan->launch0 * h->plan.n_rounds + round];
-    rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l->decode0, l->grid_decode, l->cost_bytes);
+    rkv_status s = launch_items(h, c, RKVI_OP_DECODE, l);
     if (s == RKV_OK && h->is_profiled)
         s = rkvi_profile_launch(h, c, round);
     if (s == RKV_OK)
-        s = launch_items(h, c, RKVI_OP_PREFILL, l->prefill0, l->n_prefill, l->n_decode ? 0 : l->cost_bytes);
+        s = launch_items(h, c, RKVI_OP_PREFILL, l);
     if (s == RKV_OK)
         s = launch_merge(h, c, l->merge0, l->n_merge);
     const bool runs = l->n_decode || l->n_prefill;
