@@ -18,7 +18,6 @@ struct cliff_cuda_graphs {
     cudaGraphExec_t whole, pieces[CLIFF_SITES_MAX + 1];
     cliff_qkv qkv[CLIFF_SITES_MAX]; /* of pieces: where the products put them */
     rkv_graph graph;
-    uint64_t n_captures;
 };
 
 rkv_status cliff_cuda_graphs_create(cliff_graphs kind, const cliff_shape *shape, cliff_engine *engine,
@@ -48,11 +47,6 @@ void cliff_cuda_graphs_destroy(cliff_cuda_graphs *g)
         if (g->pieces[i])
             cudaGraphExecDestroy(g->pieces[i]);
     free(g);
-}
-
-uint64_t cliff_cuda_graphs_captures(const cliff_cuda_graphs *g)
-{
-    return g->n_captures;
 }
 
 static rkv_status attend(cliff_cuda_graphs *g, uint32_t site)
@@ -85,7 +79,6 @@ static rkv_status capture(cliff_cuda_graphs *g, rkv_status (*work)(cliff_cuda_gr
         cudaGraphDestroy(graph);
     if (s == RKV_OK && former)
         s = CLIFF_CUDA(cudaGraphExecDestroy(former));
-    g->n_captures++;
     return s;
 }
 

@@ -19,6 +19,5 @@ void cliff_cuda_graphs_destroy(cliff_cuda_graphs *g);
 /* What a step does after its begin and before its end; captures where it must.
  * Adds the host's time for the launches of graphs. */
 rkv_status cliff_cuda_graphs_step(cliff_cuda_graphs *g, int64_t *launch_host_ns);
-uint64_t cliff_cuda_graphs_captures(const cliff_cuda_graphs *g);
 
 #endif

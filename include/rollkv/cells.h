@@ -88,7 +88,7 @@ RKV_API rkv_status rkv_export_cells(rkv_cache *cache, uint32_t sequence, const r
 /* Positions strictly increase, and lie behind the sequence's; NULL: the next
  * ones.  They are copied.
  * Errors: RKV_E_SEQUENCE, RKV_E_STATE, RKV_E_ARGUMENT, RKV_E_CAPACITY,
- * RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
+ * RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_import_begin(rkv_cache *cache, uint32_t sequence, uint64_t n_cells,
                                     const int64_t *positions);
 

@@ -24,10 +24,11 @@ extern "C" {
 
 /* Begins a profile, with all sums at 0; one step in `every` is profiled (0: all).
  * Takes pinned host memory until stop.
- * Errors: RKV_E_STATE (a step is open, a profile runs), RKV_E_HOST_MEMORY. */
+ * Errors: RKV_E_STATE (a step is open, a profile runs), RKV_E_UNSUPPORTED (a cache
+ * with RKV_FLAG_GRAPHS), RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_profile_start(rkv_cache *cache, uint32_t every);
 /* Blocks until profiled steps are over.  The sums stay until the next start.
- * Errors: RKV_E_STATE (a step is open, none runs). */
+ * Errors: RKV_E_STATE (a step is open, none runs), RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_profile_stop(rkv_cache *cache);
 
 #define RKV_PROFILE_EDGES 48
@@ -45,7 +46,8 @@ typedef struct rkv_profile_mass {
     double
         first[RKV_PROFILE_EDGES]; /* [b]: cells less than 2^b positions behind the sequence's first */
 } rkv_profile_mass;
-/* Blocks until profiled steps are over.  Errors: RKV_E_ARGUMENT, RKV_E_STATE (a step is open). */
+/* Blocks until profiled steps are over.  Errors: RKV_E_ARGUMENT, RKV_E_STATE (a step is open),
+ * RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_profile_mass_get(rkv_cache *cache, uint32_t kv_layer, uint32_t kv_head,
                                         rkv_profile_mass *out_mass);
 
@@ -82,7 +84,8 @@ typedef struct rkv_advice_sum {
  * stride out_advice[0].struct_size.  First come KV layers whose byte is read
  * by the most sites a step; among equals, those whose attention lies furthest
  * from the cells that a window keeps (a sequence's first ones).
- * Errors: RKV_E_ARGUMENT, RKV_E_STATE (a step is open), RKV_E_HOST_MEMORY. */
+ * Errors: RKV_E_ARGUMENT, RKV_E_OVERFLOW (a size above 2^62), RKV_E_STATE (a step
+ * is open), RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_profile_advise(rkv_cache *cache, const rkv_advise_params *params,
                                       rkv_advice *out_advice, rkv_advice_sum *out_sum);
 

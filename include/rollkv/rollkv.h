@@ -346,7 +346,8 @@ RKV_API rkv_status rkv_cache_clear(rkv_cache *cache);
  *             ring as the tail is read.  Does not wait for work in flight.
  * rkv_kv_layer_info tells the budget, rkv_cache_info device_bytes.
  * Errors: RKV_E_ARGUMENT (no such KV layer), RKV_E_OVERFLOW, RKV_E_STATE (a step
- * is open), RKV_E_UNSUPPORTED (the KV layer was created without a tail),
+ * is open, a token tree waits to be accepted), RKV_E_UNSUPPORTED (the KV layer
+ * was created without a tail),
  * RKV_E_DEVICE_LIMIT, RKV_E_DEVICE_MEMORY, RKV_E_HOST_LIMIT (the tail becomes
  * larger than was counted at creation), RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL,
  * RKV_E_POISONED.  The budget is as before then; tile-layers may have gone to the

@@ -76,7 +76,7 @@ RKV_API rkv_status rkv_state_save(rkv_cache *cache, const rkv_state_params *para
  * go into host memory.
  * Errors: RKV_E_DATA (damaged, truncated, oversized, or of a cache of another
  * geometry, type or tile size: the message says what differs), RKV_E_IO,
- * RKV_E_CAPACITY, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_SEQUENCE,
+ * RKV_E_CAPACITY, RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_SEQUENCE,
  * RKV_E_STATE, RKV_E_ARGUMENT, RKV_E_UNSUPPORTED, RKV_E_DEVICE_CALL: the cache is
  * as before.  RKV_E_POISONED. */
 RKV_API rkv_status rkv_state_load(rkv_cache *cache, const rkv_state_params *params);

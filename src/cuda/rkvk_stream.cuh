@@ -22,9 +22,7 @@
 
 #define RKVK_SUBS 8          /* of a leaf: part of the bits */
 #define RKVK_STREAM_WARPS 8
-#ifndef RKVK_ALONE_LEAST
 #define RKVK_ALONE_LEAST RKVK_STREAM_WARPS /* leaves of a run whose warps take one each */
-#endif
 #define RKVK_STREAM_THREADS (32 * RKVK_STREAM_WARPS)
 #define RKVK_RING_MOST 8u    /* stages of an owner */
 #define RKVK_RING_LEAST 1u   /* stages a warp: two for an owner of several */

@@ -166,20 +166,13 @@ rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info)
     return leave_answered(cache, &info_spec, &info, out_info, __func__);
 }
 
-static rkv_status need_index(uint32_t index, uint32_t n, const char *name, const char *things)
-{
-    if (index < n)
-        return RKV_OK;
-    return rkvi_fail(RKV_E_ARGUMENT, "%s is %u, but there are %u %s", name, index, n, things);
-}
-
 rkv_status rkv_kv_layer_info_get(const rkv_cache *cache, uint32_t kv_layer, rkv_kv_layer_info *out_info)
 {
     rkv_kv_layer_info info = {.struct_size = sizeof info};
     rkv_status s = enter_asked(cache, &layer_spec, out_info, __func__);
     if (s != RKV_OK)
         return s;
-    s = need_index(kv_layer, rkvi_handle_config(cache)->n_layers, "kv_layer", "KV layers");
+    s = rkvi_api_need_layer(cache, kv_layer);
     if (s != RKV_OK)
         return rkvi_api_leave(cache, __func__, s);
     rkvi_handle_layer_info(cache, kv_layer, &info);
@@ -192,9 +185,10 @@ rkv_status rkv_site_info_get(const rkv_cache *cache, uint32_t site, rkv_site_inf
     rkv_status s = enter_asked(cache, &site_spec, out_info, __func__);
     if (s != RKV_OK)
         return s;
-    s = need_index(site, rkvi_handle_config(cache)->n_sites, "site", "sites");
-    if (s != RKV_OK)
-        return rkvi_api_leave(cache, __func__, s);
+    const uint32_t n = rkvi_handle_config(cache)->n_sites;
+    if (site >= n)
+        return rkvi_api_leave(cache, __func__,
+                              rkvi_fail(RKV_E_ARGUMENT, "site is %u, but there are %u sites", site, n));
     rkvi_handle_site_info(cache, site, &info);
     return leave_answered(cache, &site_spec, &info, out_info, __func__);
 }

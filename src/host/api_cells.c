@@ -11,25 +11,11 @@ static const rkvi_copy_spec cells_spec = {"rkv_cells", sizeof(rkv_cells), offset
 
 /* ----------------------------------------------------------------------- checks */
 
-static rkv_status check_sequence(const rkv_cache *cache, uint32_t sequence)
-{
-    const uint32_t n = rkvi_handle_config(cache)->n_sequences;
-    if (sequence < n)
-        return RKV_OK;
-    return rkvi_fail(RKV_E_SEQUENCE, "sequence is %u, but there are %u sequences", sequence, n);
-}
-
 static rkv_status check_range(const rkv_pos_range *range)
 {
     if (!range)
         return rkvi_fail(RKV_E_ARGUMENT, "range is NULL");
-    if (range->from >= 0 && range->from <= range->to && range->to <= RKV_POS_END)
-        return RKV_OK;
-    return rkvi_fail(
-        RKV_E_ARGUMENT,
-        "[%lld, %lld) is no range of positions; from is at least 0 and at most to, which is at most "
-        "RKV_POS_END, 2^62",
-        (long long)range->from, (long long)range->to);
+    return rkvi_api_need_range(range->from, range->to);
 }
 
 /* Blocks and the stored form are dense. */
@@ -87,9 +73,9 @@ static rkv_status take_cells(const rkv_cache *cache, const rkv_cells *cells, voi
     rkv_status s = rkvi_copy_in(&cells_spec, cells, &c);
     if (s != RKV_OK)
         return s;
-    if (c.kv_layer >= cfg->n_layers)
-        return rkvi_fail(RKV_E_ARGUMENT, "kv_layer is %u, but there are %u KV layers", c.kv_layer,
-                         cfg->n_layers);
+    s = rkvi_api_need_layer(cache, c.kv_layer);
+    if (s != RKV_OK)
+        return s;
     if (c.form > RKV_CELLS_STORED || c.memory > RKV_MEMORY_DEVICE)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "form is %u, memory %u; there are forms 0 to 2 and memories 0 and 1", c.form,
@@ -115,7 +101,7 @@ static rkv_status check_export(const rkv_cache *cache, uint32_t sequence, const 
 {
     rkv_status s = rkvi_api_need_no_step(cache);
     if (s == RKV_OK)
-        s = check_sequence(cache, sequence);
+        s = rkvi_api_need_sequence(cache, "sequence", sequence);
     if (s == RKV_OK)
         s = rkvi_api_need_accepted(cache, sequence);
     return s == RKV_OK ? check_range(range) : s;
@@ -172,7 +158,7 @@ rkv_status rkv_import_begin(rkv_cache *cache, uint32_t sequence, uint64_t n_cell
         return rkvi_api_told(__func__, s);
     s = rkvi_api_need_no_step(cache);
     if (s == RKV_OK)
-        s = check_sequence(cache, sequence);
+        s = rkvi_api_need_sequence(cache, "sequence", sequence);
     if (s == RKV_OK)
         s = rkvi_api_need_accepted(cache, sequence);
     if (s == RKV_OK && (n_cells == 0 || n_cells > UINT32_MAX))

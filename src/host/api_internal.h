@@ -53,6 +53,13 @@ rkv_status rkvi_api_batch(const rkvi_api_batch_source *source, const rkv_batch *
 /* The sequence's end after the entry's new cells. */
 void rkvi_api_end_add(rkvi_api_end *end, const rkvi_batch *batch, const rkvi_batch_entry *entry);
 
+/* api_sequence.c: what calls on sequences check; enter_change is for those that
+ * are legal between steps alone. */
+rkv_status rkvi_api_need_sequence(const rkv_cache *cache, const char *name, uint32_t sequence);
+rkv_status rkvi_api_need_range(int64_t from, int64_t to);
+rkv_status rkvi_api_enter_change(const rkv_cache *cache, uint32_t sequence, const char *call);
+rkv_status rkvi_api_need_layer(const rkv_cache *cache, uint32_t kv_layer);
+
 /* api_tree.c: token trees. */
 rkv_status rkvi_api_need_accepted(const rkv_cache *cache, uint32_t sequence);
 rkv_status rkvi_api_check_tree(const rkvi_config *cfg, uint32_t i, const rkv_batch_entry *e);

@@ -4,19 +4,12 @@
  */
 #include "api_internal.h"
 
-/* Enters a call that is legal between steps alone. */
 static rkv_status enter_idle(const rkv_cache *cache, uint32_t sequence, const char *call)
 {
-    rkv_status s = rkvi_api_enter(cache);
+    rkv_status s = rkvi_api_enter_change(cache, sequence, call);
     if (s != RKV_OK)
-        return rkvi_api_told(call, s);
-    const uint32_t n = rkvi_handle_config(cache)->n_sequences;
-    if (sequence >= n)
-        s = rkvi_fail(RKV_E_SEQUENCE, "sequence is %u, but there are %u sequences", sequence, n);
-    if (s == RKV_OK)
-        s = rkvi_api_need_no_step(cache);
-    if (s == RKV_OK) /* accept works on the device */
-        s = rkvi_api_need_accepted(cache, sequence);
+        return s;
+    s = rkvi_api_need_accepted(cache, sequence); /* accept works on the device */
     return s == RKV_OK ? RKV_OK : rkvi_api_leave(cache, call, s);
 }
 
@@ -60,11 +53,12 @@ static rkv_status set_residency(rkv_cache *cache, uint32_t layer, uint64_t cells
 {
     const rkvi_config *cfg = rkvi_handle_config(cache);
     uint64_t tiles = 0;
-    if (layer >= cfg->n_layers)
-        return rkvi_fail(RKV_E_ARGUMENT, "kv_layer is %u, but there are %u KV layers", layer, cfg->n_layers);
+    rkv_status s = rkvi_api_need_layer(cache, layer);
+    if (s != RKV_OK)
+        return s;
     if (cells > RKVI_SIZE_MAX)
         return rkvi_fail(RKV_E_OVERFLOW, "resident_cells is %llu, which is above 2^62", (unsigned long long)cells);
-    rkv_status s = rkvi_api_need_no_step(cache);
+    s = rkvi_api_need_no_step(cache);
     for (uint32_t i = 0; i < cfg->n_sequences && s == RKV_OK; i++)
         s = rkvi_api_need_accepted(cache, i);
     if (s == RKV_OK)

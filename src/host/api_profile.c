@@ -49,12 +49,12 @@ rkv_status rkv_profile_stop(rkv_cache *cache)
     return rkvi_api_leave(cache, __func__, s);
 }
 
-static rkv_status check_head(const rkvi_config *cfg, uint32_t kv_layer, uint32_t kv_head)
+static rkv_status check_head(const rkv_cache *cache, uint32_t kv_layer, uint32_t kv_head)
 {
-    if (kv_layer >= cfg->n_layers)
-        return rkvi_fail(RKV_E_ARGUMENT, "kv_layer is %u, but there are %u KV layers", kv_layer,
-                         cfg->n_layers);
-    const uint32_t n = cfg->layers[kv_layer].geom.n_heads;
+    const rkv_status s = rkvi_api_need_layer(cache, kv_layer);
+    if (s != RKV_OK)
+        return s;
+    const uint32_t n = rkvi_handle_config(cache)->layers[kv_layer].geom.n_heads;
     if (kv_head >= n && kv_head != RKV_PROFILE_ALL_HEADS)
         return rkvi_fail(RKV_E_ARGUMENT, "kv_head is %u, but KV layer %u has %u", kv_head, kv_layer, n);
     return RKV_OK;
@@ -70,7 +70,7 @@ rkv_status rkv_profile_mass_get(rkv_cache *cache, uint32_t kv_layer, uint32_t kv
         s = enter_idle(cache);
     if (s != RKV_OK)
         return rkvi_api_told(__func__, s);
-    s = check_head(rkvi_handle_config(cache), kv_layer, kv_head);
+    s = check_head(cache, kv_layer, kv_head);
     if (s == RKV_OK)
         s = rkvi_profile_sums(cache, &p);
     if (s == RKV_OK && p)

@@ -7,7 +7,7 @@
 static const rkvi_copy_spec state_spec = {"rkv_sequence_state", sizeof(rkv_sequence_state),
                                           offsetof(rkv_sequence_state, n_cells)};
 
-static rkv_status need_sequence(const rkv_cache *cache, const char *name, uint32_t sequence)
+rkv_status rkvi_api_need_sequence(const rkv_cache *cache, const char *name, uint32_t sequence)
 {
     const uint32_t n = rkvi_handle_config(cache)->n_sequences;
     if (sequence < n)
@@ -15,7 +15,7 @@ static rkv_status need_sequence(const rkv_cache *cache, const char *name, uint32
     return rkvi_fail(RKV_E_SEQUENCE, "%s is %u, but there are %u sequences", name, sequence, n);
 }
 
-static rkv_status need_range(int64_t from, int64_t to)
+rkv_status rkvi_api_need_range(int64_t from, int64_t to)
 {
     if (from >= 0 && from <= to && to <= RKV_POS_END)
         return RKV_OK;
@@ -25,13 +25,20 @@ static rkv_status need_range(int64_t from, int64_t to)
                      (long long)from, (long long)to);
 }
 
-/* Enters for a change of a sequence: no step is open then. */
-static rkv_status enter_change(const rkv_cache *cache, uint32_t sequence, const char *call)
+rkv_status rkvi_api_need_layer(const rkv_cache *cache, uint32_t kv_layer)
+{
+    const uint32_t n = rkvi_handle_config(cache)->n_layers;
+    if (kv_layer < n)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_ARGUMENT, "kv_layer is %u, but there are %u KV layers", kv_layer, n);
+}
+
+rkv_status rkvi_api_enter_change(const rkv_cache *cache, uint32_t sequence, const char *call)
 {
     rkv_status s = rkvi_api_enter(cache);
     if (s != RKV_OK)
         return rkvi_api_told(call, s);
-    s = need_sequence(cache, "sequence", sequence);
+    s = rkvi_api_need_sequence(cache, "sequence", sequence);
     if (s == RKV_OK)
         s = rkvi_api_need_no_step(cache);
     return s == RKV_OK ? RKV_OK : rkvi_api_leave(cache, call, s);
@@ -47,7 +54,7 @@ rkv_status rkv_sequence_info(const rkv_cache *cache, uint32_t sequence, rkv_sequ
         s = rkvi_api_enter(cache);
     if (s != RKV_OK)
         return rkvi_api_told(__func__, s);
-    s = need_sequence(cache, "sequence", sequence);
+    s = rkvi_api_need_sequence(cache, "sequence", sequence);
     if (s == RKV_OK) {
         rkvi_handle_sequence(cache, sequence, &state);
         rkvi_copy_out(&state_spec, &state, out_state);
@@ -65,7 +72,7 @@ rkv_status rkv_sequence_ranges(const rkv_cache *cache, uint32_t sequence, rkv_po
         s = rkvi_api_enter(cache);
     if (s != RKV_OK)
         return rkvi_api_told(__func__, s);
-    s = need_sequence(cache, "sequence", sequence);
+    s = rkvi_api_need_sequence(cache, "sequence", sequence);
     if (s == RKV_OK)
         *out_n = rkvi_handle_ranges(cache, sequence, out_ranges, room);
     return rkvi_api_leave(cache, __func__, s);
@@ -75,7 +82,7 @@ rkv_status rkv_sequence_ranges(const rkv_cache *cache, uint32_t sequence, rkv_po
 
 rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence)
 {
-    const rkv_status s = enter_change(cache, sequence, __func__);
+    const rkv_status s = rkvi_api_enter_change(cache, sequence, __func__);
     if (s != RKV_OK)
         return s;
     rkvi_handle_sequence_remove(cache, sequence, 0, INT64_MAX);
@@ -84,7 +91,7 @@ rkv_status rkv_sequence_clear(rkv_cache *cache, uint32_t sequence)
 
 rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence)
 {
-    const rkv_status s = enter_change(cache, sequence, __func__);
+    const rkv_status s = rkvi_api_enter_change(cache, sequence, __func__);
     if (s != RKV_OK)
         return s;
     for (uint32_t i = 0; i < rkvi_handle_config(cache)->n_sequences; i++)
@@ -95,10 +102,10 @@ rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence)
 
 rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to)
 {
-    rkv_status s = enter_change(cache, sequence, __func__);
+    rkv_status s = rkvi_api_enter_change(cache, sequence, __func__);
     if (s != RKV_OK)
         return s;
-    s = need_range(from, to);
+    s = rkvi_api_need_range(from, to);
     if (s == RKV_OK)
         s = rkvi_api_need_accepted(cache, sequence);
     if (s == RKV_OK)
@@ -113,7 +120,7 @@ rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from
 static rkv_status append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
     rkv_sequence_state d = {.struct_size = sizeof d};
-    rkv_status s = need_range(from, to);
+    rkv_status s = rkvi_api_need_range(from, to);
     if (s == RKV_OK && dst == src)
         s = rkvi_fail(RKV_E_ARGUMENT, "dst and src are both sequence %u: its positions would come twice", dst);
     if (s == RKV_OK)
@@ -136,10 +143,10 @@ static rkv_status append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int6
 
 rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
-    rkv_status s = enter_change(cache, dst, __func__);
+    rkv_status s = rkvi_api_enter_change(cache, dst, __func__);
     if (s != RKV_OK)
         return s;
-    s = need_sequence(cache, "src", src);
+    s = rkvi_api_need_sequence(cache, "src", src);
     if (s == RKV_OK)
         s = append_from(cache, dst, src, from, to);
     return rkvi_api_leave(cache, __func__, s);
@@ -148,10 +155,10 @@ rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint32_t src
 rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src)
 {
     rkv_sequence_state d = {.struct_size = sizeof d};
-    rkv_status s = enter_change(cache, dst, __func__);
+    rkv_status s = rkvi_api_enter_change(cache, dst, __func__);
     if (s != RKV_OK)
         return s;
-    s = need_sequence(cache, "src", src);
+    s = rkvi_api_need_sequence(cache, "src", src);
     if (s == RKV_OK) {
         rkvi_handle_sequence(cache, dst, &d);
         if (d.n_cells)

@@ -6,11 +6,9 @@
 
 static rkv_status check_range(int64_t from, int64_t to, int64_t delta)
 {
-    if (from < 0 || from > to || to > RKV_POS_END)
-        return rkvi_fail(RKV_E_ARGUMENT,
-                         "[%lld, %lld) is no range of positions; from is at least 0 and at most to, which is at "
-                         "most RKV_POS_END, 2^62",
-                         (long long)from, (long long)to);
+    const rkv_status s = rkvi_api_need_range(from, to);
+    if (s != RKV_OK)
+        return s;
     if (delta <= -RKV_POS_END || delta >= RKV_POS_END)
         return rkvi_fail(RKV_E_ARGUMENT, "delta is %lld; it must lie between -2^62 and 2^62", (long long)delta);
     return RKV_OK;
@@ -19,9 +17,7 @@ static rkv_status check_range(int64_t from, int64_t to, int64_t delta)
 static rkv_status check_shift(const rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
 {
     const rkvi_config *cfg = rkvi_handle_config(cache);
-    rkv_status s = RKV_OK;
-    if (sequence >= cfg->n_sequences)
-        s = rkvi_fail(RKV_E_SEQUENCE, "sequence is %u, but there are %u sequences", sequence, cfg->n_sequences);
+    rkv_status s = rkvi_api_need_sequence(cache, "sequence", sequence);
     if (s == RKV_OK)
         s = rkvi_api_need_no_step(cache);
     if (s == RKV_OK)

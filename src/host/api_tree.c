@@ -77,17 +77,11 @@ rkv_status rkv_sequence_accept(rkv_cache *cache, uint32_t sequence, const uint32
     const int64_t *pos = NULL;
     int64_t end = 0;
     uint32_t n_tree = 0;
-    rkv_status s = rkvi_api_enter(cache);
+    rkv_status s = rkvi_api_enter_change(cache, sequence, __func__);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
-    if (sequence >= rkvi_handle_config(cache)->n_sequences)
-        s = rkvi_fail(RKV_E_SEQUENCE, "sequence is %u, but there are %u sequences", sequence,
-                      rkvi_handle_config(cache)->n_sequences);
-    if (s == RKV_OK)
-        s = rkvi_api_need_no_step(cache);
-    if (s == RKV_OK)
-        n_tree = rkvi_handle_sequence_tree(cache, sequence, &pos, &end);
-    if (s == RKV_OK && n_tree == 0)
+        return s;
+    n_tree = rkvi_handle_sequence_tree(cache, sequence, &pos, &end);
+    if (n_tree == 0)
         s = rkvi_fail(RKV_E_STATE, "sequence %u has no token tree to accept cells of", sequence);
     if (s == RKV_OK)
         s = check_accepted(cells, n_cells, pos, n_tree, end);

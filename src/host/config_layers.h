@@ -13,11 +13,11 @@ rkv_status rkvi_check_size(const char *name, uint64_t value);
 rkv_status rkvi_check_count(const char *name, uint32_t value, uint32_t least, uint32_t most);
 
 rkv_status rkvi_config_take_layers(rkvi_config *cfg, const rkv_cache_params *p);
-/* Needs the layers. */
 /* config_rope.c: the cache's frequencies, before the layers; then each layer's. */
 rkv_status rkvi_config_take_rope(rkvi_config *cfg, const rkv_cache_params *p);
 rkv_status rkvi_config_layer_rope(rkvi_config *cfg, uint32_t i, const rkv_kv_layer_params *p);
 void rkvi_config_free_ropes(rkvi_config *cfg);
+/* Needs the layers. */
 rkv_status rkvi_config_take_sites(rkvi_config *cfg, const rkv_cache_params *p);
 
 rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p);

@@ -144,12 +144,12 @@ void rkvi_plan_range(const rkvi_batch *b, const rkvi_batch_entry *e, rkvi_site_m
 /* The first leaf that holds a cell behind pos; n when none does. */
 uint64_t rkvi_plan_leaf_after(const rkvi_span *spans, uint64_t n, int64_t pos);
 
-/* Fixed plans: a hash of all that a capture of the step's launches would hold
- * of the plan, for sizes and places of tables. */
-/* Of tables that were written already: the ring has laid the same list out anew. */
+/* The bases of tables that were written already: the ring has laid the same list out anew. */
 void rkvi_plan_ring_bases(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_ring_item *items, uint64_t ring_addr,
                           rkvi_mirror *m);
 
+/* Fixed plans: a hash of all that a capture of the step's launches would hold
+ * of the plan, for sizes and places of tables. */
 uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_batch *b);
 
 /* Prints the plan, a line per launch (tests, debugging). */

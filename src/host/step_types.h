@@ -120,8 +120,8 @@ struct rkv_cache {
     /* graphs: RKV_FLAG_GRAPHS */
     bool graphs;
     rkvi_step_image image;
-    rkvi_step_steady steady;
     rkvi_step_capture capture;
+    rkvi_step_steady steady; /* in all caches */
     uint64_t key;          /* of the open step */
     bool replay_open;      /* a graph is launched behind the last mark of compute */
     uint64_t replay_first; /* its launches: from here to `launched` */
@@ -227,8 +227,9 @@ typedef struct rkvi_site_call {
     const rkvi_plan_site *plan;
     void *stream;
 } rkvi_site_call;
-/* Opens tiles (not in a capture), stores. */
+/* One more range of the launch to come, where the executor wants ranges. */
 void rkvi_launch_add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access);
+/* Opens tiles (not in a capture), stores. */
 rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
 /* Waits of the store: host copies given up, places handed on, transit. */
