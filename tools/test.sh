@@ -125,7 +125,8 @@ test_asan() {
     # A sanitizer's first report ends the program, so that a test can't pass with one.
     # Its code at -O1 looks to the compiler as if variables were used unset.
     configure_and_build build/asan --buildtype=debugoptimized --optimization=1 --werror \
-        -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize-recover=all,-Wno-maybe-uninitialized || return 0
+        -Db_sanitize=address,undefined -Db_lundef=false \
+        -Dc_args=-fno-sanitize-recover=all,-Wno-maybe-uninitialized || return 0
     # shellcheck disable=SC2086 # an option and its value
     ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
         run_tests build/asan --suite quick $bulk --timeout-multiplier 4

@@ -27,8 +27,6 @@
 #include "rkvk_leaves.cuh"
 #include "rkvk_prefill_q.cuh"
 
-#define RKVK_PREFILL_ITEM 128 /* rows that an item has at most (RKVI_PREFILL_ROWS): more only cost time */
-
 /* ---------------------------------------------------------------- constants */
 
 template <rkv_type TYPE_K, rkv_type TYPE_V, int DIM_K, int DIM_V>
@@ -40,7 +38,7 @@ struct rkvk_prefill_shape {
     /* Tiles of 16 rows of a warp: what it loads of K and V serves both.  Registers bound them. */
     static constexpr int MT = D <= 192 ? 2 : 1;
     static constexpr int ROWS = 16 * MT * RKVK_WARPS / SHARE;
-    static constexpr int PARTS = RKVK_PREFILL_ITEM / ROWS; /* blocks for an item's rows */
+    static constexpr int PARTS = (int)RKVI_PREFILL_ROWS / ROWS; /* blocks for an item's rows */
     static constexpr bool WIDE = D <= 256; /* sm_90a: attend_prefill_wg.cuh */
     static constexpr int BC = D <= 128 ? 64 : D <= 256 ? 32 : 16;
     static constexpr int STEPS = DK / 16;   /* of Q * K^T */

@@ -51,7 +51,6 @@ typedef struct rkvi_site_config {
 } rkvi_site_config;
 
 #define RKVI_LEAF_CLASSES_MAX 4
-#define RKVI_PREFILL_ROWS 128u      /* rows of a prefill work item */
 #define RKVI_SEGMENTS_EXTRA 4096u   /* extra_segments, unless asked otherwise */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
 #define RKVI_GRAPH_ITEMS 2048u      /* empty work items of a launch that can be captured */

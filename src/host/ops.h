@@ -75,10 +75,11 @@ typedef struct rkvi_entry {
 /* Accepted counts that only the GPU knows yet.  A step that verifies drafts and
  * is followed by another one before the host has read how many were accepted
  * needs positions and lengths that follow from a count on the device.  Room is
- * kept for that: one u32 an entry, all of them behind its class's entries, from which a small kernel at the step's start would set
- * rows[].pos, the last spans' counts and the new cells' places, all of them in
- * tables that the device may write.  Kernels of attention would not change.
- * Nothing writes or reads these words yet. */
+ * kept for that: one u32 an entry, all of them behind its class's entries, from
+ * which a small kernel at the step's start would set rows[].pos, the last spans'
+ * counts and the new cells' places, all of them in tables that the device may
+ * write.  Kernels of attention would not change.  Nothing writes or reads these
+ * words yet. */
 #define RKVI_ENTRY_ROOM (sizeof(rkvi_entry) + sizeof(uint32_t))
 
 /* A row sees cell at position x when lo <= x < hi, lo and hi being the site's
@@ -108,6 +109,7 @@ typedef struct rkvi_item {
     uint64_t leaf0, leaf1;
     uint64_t slot;
 } rkvi_item;
+#define RKVI_PREFILL_ROWS 128u /* most rows of a prefill item */
 enum {
     RKVI_ITEM_FIRST = 1,
     RKVI_ITEM_TURN_SHIFT = 8 /* flags >> 8: which turned q its leaves want; 0: q as it is */

@@ -193,6 +193,16 @@ static rkv_status enqueue_begin(rkv_cache *h)
     return s;
 }
 
+rkv_status rkvi_step_quiet(rkv_cache *h)
+{
+    rkv_status s = rkvi_timeline_sync(&h->compute, h->compute.last);
+    if (s == RKV_OK)
+        s = rkvi_timeline_sync(&h->in, h->in.last);
+    if (s == RKV_OK)
+        s = rkvi_timeline_sync(&h->out, h->out.last);
+    return s;
+}
+
 /* A device call failed between enqueueing and marking: the host waits for the
  * library's streams, so that nothing is in flight there without a mark. */
 static rkv_status wait_unmarked(rkv_cache *h)

@@ -9,21 +9,11 @@ static uint64_t cells_bytes(const rkv_cache *h, uint32_t layer)
     return g->head_bytes * g->n_heads;
 }
 
-static rkv_status quiet(rkv_cache *h)
-{
-    rkv_status s = rkvi_timeline_sync(&h->compute, h->compute.last);
-    if (s == RKV_OK)
-        s = rkvi_timeline_sync(&h->in, h->in.last);
-    if (s == RKV_OK)
-        s = rkvi_timeline_sync(&h->out, h->out.last);
-    return s;
-}
-
 rkv_status rkvi_mover_open(rkvi_mover *m, rkv_cache *h, uint64_t least)
 {
     void *staging = NULL;
     *m = (rkvi_mover){.h = h, .bytes = least > RKVI_MOVER_BYTES ? least : RKVI_MOVER_BYTES};
-    rkv_status s = quiet(h);
+    rkv_status s = rkvi_step_quiet(h);
     if (s == RKV_OK)
         s = rkvi_dev(host_alloc, h->dev, m->bytes, &staging);
     m->staging = staging;

@@ -60,17 +60,6 @@ static rkv_status grow(rkv_cache *h, uint32_t layer, uint64_t window_tiles)
 
 /* ------------------------------------------------------------------- smaller */
 
-/* All that the library and the engine have enqueued with it has run. */
-static rkv_status drain(rkv_cache *h)
-{
-    rkv_status s = rkvi_timeline_sync(&h->compute, h->compute.last);
-    if (s == RKV_OK)
-        s = rkvi_timeline_sync(&h->in, h->in.last);
-    if (s == RKV_OK)
-        s = rkvi_timeline_sync(&h->out, h->out.last);
-    return s;
-}
-
 static rkv_status copy_places(rkv_cache *h, uint32_t layer, const rkvi_relocations *r)
 {
     const rkvi_pool *p = &h->cache.layers[layer].device;
@@ -91,7 +80,7 @@ static rkv_status give_back(rkv_cache *h, uint32_t layer, uint64_t window_tiles)
 {
     rkvi_pool *p = &h->cache.layers[layer].device;
     rkvi_relocations r;
-    rkv_status s = drain(h);
+    rkv_status s = rkvi_step_quiet(h);
     if (s == RKV_OK)
         s = rkvi_cache_relocate(&h->cache, layer, rkvi_config_device_places(&h->cfg.layers[layer], window_tiles), &r);
     if (s != RKV_OK)

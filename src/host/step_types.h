@@ -287,6 +287,8 @@ rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, con
 /* A device call failed between enqueueing and marking: the host waits for the
  * library's streams, or the handle ends.  Returns the status, with its text. */
 rkv_status rkvi_step_failed(rkv_cache *h, rkv_status s);
+/* Waits until all that the library, and the engine with it, has enqueued has run. */
+rkv_status rkvi_step_quiet(rkv_cache *h);
 
 /* The status of a device call: a fault poisons the handle. */
 rkv_status rkvi_step_seen_status(rkv_cache *h, rkv_status s);
