@@ -124,9 +124,9 @@ test_asan() {
     [ -z "$full" ] || bulk=
     # A sanitizer's first report ends the program, so that a test can't pass with one.
     # Its code at -O1 looks to the compiler as if variables were used unset.
-    configure_and_build build/asan --buildtype=debugoptimized --optimization=1 --werror \
+    configure_and_build build/asan --debug --optimization=1 --werror \
         -Db_sanitize=address,undefined -Db_lundef=false \
-        -Dc_args=-fno-sanitize-recover=all,-Wno-maybe-uninitialized || return 0
+        '-Dc_args=-fno-sanitize-recover=all -Wno-maybe-uninitialized' || return 0
     # shellcheck disable=SC2086 # an option and its value
     ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
         run_tests build/asan --suite quick $bulk --timeout-multiplier 4
@@ -152,7 +152,7 @@ test_tsan() {
         return 0
     }
     # Without OpenBLAS: it is not instrumented, and its threads would be reported.
-    configure_and_build build/tsan --buildtype=debugoptimized --optimization=1 --werror -Db_sanitize=thread \
+    configure_and_build build/tsan --debug --optimization=1 --werror -Db_sanitize=thread \
         -Db_lundef=false -Dopenblas=disabled -Dbench=disabled -Dexamples=disabled || return 0
     TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
         run_tests build/tsan --suite tsan --timeout-multiplier 10
