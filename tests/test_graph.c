@@ -280,7 +280,8 @@ static void test_run_ahead(void **state)
         replay_part(&x, graph_of_step(&x), 0);
         fx_ok(fx_end(&x.w, NULL, 0), "end");
         fx_ok(fx_begin(&x.eager, &e, 1), "begin");
-        fx_fill(&x.eager);
+        if (s == 0) /* the steps before may still read them */
+            fx_fill(&x.eager);
         for (uint32_t site = 0; site < m.n_sites; site++)
             fx_ok(fx_attend(&x.eager, site), "attend");
         fx_ok(fx_end(&x.eager, NULL, 0), "end");
