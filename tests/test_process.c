@@ -1,18 +1,26 @@
 /* SPDX-License-Identifier: MIT
  *
  * What happens around the library: two processes at once, a memlock limit of an
- * unprivileged user, a program that forks and whose parent is killed.
+ * unprivileged user, a system without NUMA or huge pages, a program that forks
+ * and whose parent is killed.
  */
 #include "rollkv/host.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +30,7 @@ enum { LAYERS = 2, HEADS = 2, DIM = 64, STEPS = 12, ROWS = 64 };
 
 typedef struct report {
     uint64_t digest, pinned_bytes, unpinned_bytes, vm_bytes;
-    int32_t ok, pid;
+    int32_t ok, pid, numa_node;
 } report;
 
 static float rows[ROWS * HEADS * DIM], out[ROWS * HEADS * DIM];
@@ -48,6 +56,7 @@ static rkv_cache *create(void)
     p.max_rows = ROWS;
     p.tile_cells = 64;
     p.host.n_threads = 1;
+    p.numa = 0 + 1; /* node 0 */
     return rkv_cache_create(&p, &cache) == RKV_OK ? cache : NULL;
 }
 
@@ -95,6 +104,8 @@ static rkv_cache *work(report *r)
         st = rkv_cache_stats_get(cache, &s);
     r->pinned_bytes = s.pinned_bytes;
     r->unpinned_bytes = s.unpinned_bytes;
+    rkv_cache_info info = {.struct_size = sizeof info};
+    r->numa_node = cache && rkv_cache_info_get(cache, &info) == RKV_OK ? info.numa_node : -2;
     r->ok = st == RKV_OK && s.streamed_bytes > 0;
     r->vm_bytes = vm_bytes();
     return cache;
@@ -183,6 +194,97 @@ static void test_memlock_limit(void **state)
     close(fd[1]);
 }
 
+/* A call that the system refuses from now on; with `advice`, with that third argument alone. */
+typedef struct refusal {
+    long call;
+    uint32_t advice;
+    int error;
+    bool keeps_node; /* binding still works */
+} refusal;
+
+static bool refuse(const refusal *r)
+{
+    const struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, 4),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])), /* little endian */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, r->advice, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, r->advice ? SECCOMP_RET_ALLOW : SECCOMP_RET_ERRNO | (uint32_t)r->error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)r->error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {sizeof steps / sizeof *steps, (struct sock_filter *)(uintptr_t)steps};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static const refusal *refused;
+
+static void work_refused(int fd)
+{
+    if (!refuse(refused))
+        _exit(77);
+    work_and_report(fd);
+}
+
+/* What the kernel has not, or a container forbids, costs speed at most. */
+static void test_lacking_system(void **state)
+{
+    (void)state;
+    static const refusal list[] = {
+        {SYS_get_mempolicy, 0, ENOSYS, false}, /* a kernel without NUMA */
+        {SYS_get_mempolicy, 0, EPERM, false},  /* a container that forbids it */
+        {SYS_mbind, 0, EPERM, false},
+        {SYS_madvise, MADV_HUGEPAGE, EINVAL, true}, /* a kernel without huge pages */
+    };
+    int fd, status;
+    pid_t child = spawn(work_and_report, &fd);
+    const report plain = receive(fd);
+    close(fd);
+    waitpid(child, &status, 0);
+    assert_true(plain.ok);
+    for (uint32_t i = 0; i < sizeof list / sizeof *list; i++) {
+        report r = {0};
+        refused = &list[i];
+        child = spawn(work_refused, &fd);
+        const ssize_t n = read(fd, &r, sizeof r);
+        close(fd);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+            skip(); /* no filters here */
+        assert_int_equal(status, 0);
+        assert_int_equal(n, sizeof r);
+        assert_true(r.ok);
+        assert_int_equal(r.digest, plain.digest);
+        assert_int_equal(r.numa_node, list[i].keeps_node ? plain.numa_node : -1);
+    }
+}
+
+/* Without what keeps the tail out of forks a cache is refused: with it, a child would keep the pins. */
+static void create_without_dontfork(int fd)
+{
+    const refusal no_dontfork = {SYS_madvise, MADV_DONTFORK, EINVAL, true};
+    if (!refuse(&no_dontfork))
+        _exit(77);
+    report r = {.ok = create() == NULL && strstr(rkv_error_message(), "forks") != NULL};
+    send_report(fd, &r);
+}
+
+static void test_forks_cannot_be_kept_out(void **state)
+{
+    (void)state;
+    int fd, status;
+    report r = {0};
+    const pid_t child = spawn(create_without_dontfork, &fd);
+    const ssize_t n = read(fd, &r, sizeof r);
+    close(fd);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(status, 0);
+    assert_int_equal(n, sizeof r);
+    assert_true(r.ok);
+}
+
 /* Forks with the cache alive; the child reports too, and both stay. */
 static void work_and_fork(int fd)
 {
@@ -261,6 +363,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_memlock_limit),
+        cmocka_unit_test(test_lacking_system),
+        cmocka_unit_test(test_forks_cannot_be_kept_out),
         cmocka_unit_test(test_killed_parent),
         cmocka_unit_test(test_threads),
     };

@@ -70,7 +70,7 @@ NEVER = {"plan": {"device", *EXECUTORS}, "state": {"device", *EXECUTORS}}
 PUBLIC_EVERYWHERE = {"version.h", "types.h"}
 PUBLIC_WHOLE_API = {"api", "cells", "profile", "step", "cache", "estimate", "arena", "config", "diag"}
 # System headers that only one part may use.
-SYSTEM_ONLY_IN = {"numa.h": {"arena"}, "numaif.h": {"arena"}, "cuda_runtime.h": {"rkvk"},
+SYSTEM_ONLY_IN = {"numa.h": set(), "numaif.h": set(), "linux/mempolicy.h": {"arena"}, "cuda_runtime.h": {"rkvk"},
                   "cuda_runtime_api.h": {"device_cuda"}, "cuda.h": {"device_cuda"}, "xxhash.h": {"state"}, "nvtx3/nvToolsExt.h": {"trace"}}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)

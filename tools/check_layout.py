@@ -11,10 +11,10 @@ import xml.etree.ElementTree as ElementTree
 
 
 def read_structs(path):
-    """name -> (size, {field: offset in bits}), in the order of the fields."""
+    """name -> (size, {field: offset in bits}), in the order of the fields; of the API's own structs."""
     structs = {}
     for node in ElementTree.parse(path).iter("class-decl"):
-        if node.get("is-declaration-only") == "yes":
+        if node.get("is-declaration-only") == "yes" or not node.get("name").startswith("rkv_"):
             continue
         fields = {member.find("var-decl").get("name"): int(member.get("layout-offset-in-bits"))
                   for member in node.iter("data-member")

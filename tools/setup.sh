@@ -39,7 +39,6 @@ need pkg-config has_command pkg-config
 need python3 has_command python3
 need python3-pip has_pip
 need ca-certificates test -f /etc/ssl/certs/ca-certificates.crt
-need libnuma-dev has_library numa /usr/include/numa.h
 need libxxhash-dev has_library libxxhash /usr/include/xxhash.h
 need libopenblas-dev has_library openblas /usr/include/*/cblas.h
 need libcmocka-dev has_library cmocka /usr/include/cmocka.h

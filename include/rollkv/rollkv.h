@@ -90,7 +90,7 @@ extern "C" {
 RKV_API uint32_t rkv_version(void);
 RKV_API const char *rkv_version_string(void);
 
-/* How it was built: compiler, executors, instruction sets, NUMA support. */
+/* How it was built: compiler, executors, instruction sets. */
 RKV_API const char *rkv_build_info(void);
 
 /* "RKV_E_ARGUMENT" and the like; "unknown status" for other values. */

@@ -23,11 +23,6 @@
 #else
 #define BUILT_AVX512 ""
 #endif
-#if HAVE_NUMA
-#define BUILT_NUMA "libnuma"
-#else
-#define BUILT_NUMA "none"
-#endif
 
 static const rkvi_copy_spec setting_spec = {"rkv_setting", sizeof(rkv_setting),
                                             offsetof(rkv_setting, type)};
@@ -51,8 +46,7 @@ const char *rkv_version_string(void)
 
 const char *rkv_build_info(void)
 {
-    return RKVI_BUILD_INFO "; executors: host" BUILT_CUDA "; kernels: ref" BUILT_AVX2 BUILT_AVX512
-                           "; NUMA: " BUILT_NUMA;
+    return RKVI_BUILD_INFO "; executors: host" BUILT_CUDA "; kernels: ref" BUILT_AVX2 BUILT_AVX512;
 }
 
 const char *rkv_status_name(rkv_status status)

@@ -3,8 +3,8 @@
  * arena_slab.c: maps, advises, binds, touches and pins one slab.
  */
 #include "arena_slab.h"
+#include "arena_numa.h"
 #include "geometry.h"
-#include "rkvi_config.h"
 #include "thread.h"
 
 #include <errno.h>
@@ -12,11 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#if HAVE_NUMA
-#include <numa.h>
-#include <numaif.h>
-#endif
 
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 #define TOUCH_CHUNK_BYTES ((uint64_t)4 << 20)
@@ -37,57 +32,6 @@ int rkvi_arena_thread_start(pthread_t *out, void *(*fn)(void *), void *arg)
     return rkvi_thread_start(out, fn, arg, "rkv-arena");
 }
 
-/* ------------------------------------------------------------------- NUMA */
-
-#if HAVE_NUMA
-/* The node, or -1 where nothing can be bound to it, which is told and no error:
- * the memory is as right elsewhere, only slower. */
-static int32_t usable_node(int32_t node)
-{
-    if (node < 0)
-        return -1;
-    if (numa_available() < 0) {
-        rkvi_log(RKVI_LOG_INFO,
-                 "host memory is not bound to NUMA node %d: the system has no NUMA support", (int)node);
-        return -1;
-    }
-    if (node > numa_max_node() || !numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)node)) {
-        rkvi_log(RKVI_LOG_WARNING,
-                 "host memory is not bound to NUMA node %d: no such node, the last is %d", (int)node,
-                 numa_max_node());
-        return -1;
-    }
-    return node;
-}
-
-/* The node is preferred, not enforced: with a strict binding a full node would
- * end the process while the others have room. */
-static void bind_node(const rkvi_slab_maker *m, void *base, uint64_t bytes)
-{
-    if (m->numa_node < 0)
-        return;
-    struct bitmask *mask = numa_allocate_nodemask();
-    numa_bitmask_setbit(mask, (unsigned)m->numa_node);
-    if (mbind(base, bytes, MPOL_PREFERRED, mask->maskp, mask->size + 1, 0))
-        rkvi_log(RKVI_LOG_WARNING, "%llu bytes of host memory could not be bound to NUMA node %d: %s",
-                 (unsigned long long)bytes, (int)m->numa_node, strerror(errno));
-    numa_free_nodemask(mask);
-}
-#else
-static int32_t usable_node(int32_t node)
-{
-    if (node >= 0)
-        rkvi_log(RKVI_LOG_INFO, "host memory is not bound to NUMA node %d: built without libnuma",
-                 (int)node);
-    return -1;
-}
-
-static void bind_node(const rkvi_slab_maker *m, void *base, uint64_t bytes)
-{
-    (void)m, (void)base, (void)bytes;
-}
-#endif
-
 /* That this process may use: a container's share, not the machine's. */
 static uint32_t core_count(void)
 {
@@ -101,7 +45,7 @@ static uint32_t core_count(void)
 void rkvi_slab_maker_init(rkvi_slab_maker *m, const rkvi_arena_settings *s)
 {
     m->dev = s->dev;
-    m->numa_node = usable_node(s->numa_node);
+    m->numa_node = rkvi_arena_numa_usable(s->numa_node);
     m->n_touch_threads = s->n_touch_threads ? s->n_touch_threads : core_count();
     if (m->n_touch_threads > TOUCH_THREADS_MAX)
         m->n_touch_threads = TOUCH_THREADS_MAX;
@@ -157,7 +101,7 @@ static rkv_status map_slab(const rkvi_slab_maker *m, uint64_t bytes, unsigned ch
     if (!m->no_huge_pages && madvise(p, bytes, MADV_HUGEPAGE))
         rkvi_log(RKVI_LOG_DEBUG, "no huge pages for %llu bytes of host memory: %s",
                  (unsigned long long)bytes, strerror(errno));
-    bind_node(m, p, bytes);
+    rkvi_arena_numa_bind(m->numa_node, p, bytes);
     *out = p;
     return RKV_OK;
 }
