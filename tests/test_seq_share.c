@@ -127,7 +127,10 @@ static void cut(model *x, int64_t from, int64_t to)
 static void share(model *x, const model *src)
 {
     int64_t from = (int64_t)below((uint64_t)end_of(src) + 2), to = from + (int64_t)below((uint64_t)end_of(src) + 2);
-    from = from > end_of(x) ? from : end_of(x);
+    /* The cells come at or after the end; the range may begin before it. */
+    for (uint32_t i = 0; i < src->n; i++)
+        if (src->cells[i].pos >= from && src->cells[i].pos < end_of(x))
+            from = end_of(x);
     const uint32_t most = rkvi_seq_count(&src->seq, from, to), before = x->seq.n_tiles;
     if (x == src || x->n + src->n > CELLS_MAX)
         return;

@@ -212,11 +212,12 @@ static bool goes_on(const rkvi_segment *last, const rkvi_segment *next)
 uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t to)
 {
     const uint32_t old_tiles = s->n_tiles;
-    assert(s != src && from >= rkvi_seq_pos_end(s));
+    assert(s != src);
     for (uint32_t i = segment_after(src, from); from < to && i < src->n_segments && src->segments[i].pos < to; i++) {
         rkvi_segment part = part_of(&src->segments[i], from, to);
         rkvi_segment *last = s->n_segments ? &s->segments[s->n_segments - 1] : NULL;
         const uint32_t tile = src->tiles[part.tile_index];
+        assert(part.pos >= rkvi_seq_pos_end(s));
         const bool joins = last && s->tiles[last->tile_index] == tile && last->first + last->count <= part.first;
         s->n_cells += part.count;
         if (joins && goes_on(last, &part)) {

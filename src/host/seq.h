@@ -70,8 +70,9 @@ uint32_t rkvi_seq_remove(rkvi_seq *s, int64_t from, int64_t to);
 /* Most segments, and so tiles, that the cells of s at positions [from, to) are. */
 uint32_t rkvi_seq_count(const rkvi_seq *s, int64_t from, int64_t to);
 /* Goes on with the cells of src at positions [from, to), all at or after s's
- * end; s is another sequence, with room for rkvi_seq_count more of both.  The
- * caller takes a reference on each tile that was added; returns how many. */
+ * end (the range itself may begin before it); s is another sequence, with room
+ * for rkvi_seq_count more of both.  The caller takes a reference on each tile
+ * that was added; returns how many. */
 uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t to);
 /* The i-th maximal run of positions that follow by one, from segment *at on
  * (0 at first; moves on); false: there is none left. */
