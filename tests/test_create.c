@@ -158,16 +158,16 @@ static void *ask(void *arg)
     rkv_cache_info info = {.struct_size = sizeof info};
     rkv_kv_layer_info layer = {.struct_size = sizeof layer};
     rkv_sequence_state seq = {.struct_size = sizeof seq};
-    while (!atomic_load(&a->stop)) {
+    do { /* once at least, however late a busy machine starts this thread */
         const uint64_t before = stats.streamed_bytes;
         if (rkv_cache_stats_get(a->cache, &stats) || rkv_cache_info_get(a->cache, &info) ||
             rkv_kv_layer_info_get(a->cache, 1, &layer) || rkv_sequence_info(a->cache, 1, &seq) ||
             stats.streamed_bytes < before)
-            break;
+            return a;
         a->n_asked++;
         sched_yield();
-    }
-    return atomic_load(&a->stop) ? NULL : a;
+    } while (!atomic_load(&a->stop));
+    return NULL;
 }
 
 /* The four calls that may run beside any other one. */
