@@ -463,8 +463,15 @@ static void find(const char *name, unsigned version, void *out)
 {
     enum cudaDriverEntryPointQueryResult found;
     void *fn = NULL;
+#if CUDART_VERSION >= 12050
     assert_int_equal(cudaGetDriverEntryPointByVersion(name, &fn, version, cudaEnableDefault, &found),
                      cudaSuccess);
+#else
+    CUresult (*get)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
+    assert_int_equal(cudaGetDriverEntryPoint("cuGetProcAddress", &fn, cudaEnableDefault, &found), cudaSuccess);
+    memcpy(&get, &fn, sizeof get);
+    assert_int_equal(get(name, &fn, (int)version, CU_GET_PROC_ADDRESS_DEFAULT, NULL), CUDA_SUCCESS);
+#endif
     memcpy(out, &fn, sizeof fn);
 }
 

@@ -23,13 +23,23 @@ typedef struct driver {
 static driver drv;
 static pthread_once_t drv_once = PTHREAD_ONCE_INIT;
 
+/* The calls used have been the same since CUDA 11. */
+static cudaError_t entry_point(const char *name, void **out_fn, enum cudaDriverEntryPointQueryResult *out_found)
+{
+#if CUDART_VERSION >= 12050
+    return cudaGetDriverEntryPointByVersion(name, out_fn, 12000, cudaEnableDefault, out_found);
+#else /* the toolkit's own version */
+    return cudaGetDriverEntryPoint(name, out_fn, cudaEnableDefault, out_found);
+#endif
+}
+
 static void find(const char *name, void *out_fn)
 {
-    enum cudaDriverEntryPointQueryResult found;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *fn = NULL;
     cudaError_t e = drv.error;
     if (e == cudaSuccess)
-        e = cudaGetDriverEntryPointByVersion(name, &fn, 12000, cudaEnableDefault, &found);
+        e = entry_point(name, &fn, &found);
     if (e == cudaSuccess && (found != cudaDriverEntryPointSuccess || !fn))
         e = cudaErrorSymbolNotFound;
     drv.error = e;

@@ -8,14 +8,18 @@
 
 #include <stdio.h>
 
+/* Drivers newer than the toolkit may answer with these, which older ones have no names for. */
+#define ERROR_CONTAINED 226          /* cudaErrorContained */
+#define ERROR_TENSOR_MEMORY_LEAK 721 /* cudaErrorTensorMemoryLeak */
+
 /* After these the context answers nothing but themselves. */
 static bool is_sticky(cudaError_t e)
 {
-    switch (e) {
+    switch ((int)e) {
     case cudaErrorCudartUnloading:
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContained:
+    case ERROR_CONTAINED:
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorContextIsDestroyed:
@@ -26,7 +30,7 @@ static bool is_sticky(cudaError_t e)
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-    case cudaErrorTensorMemoryLeak:
+    case ERROR_TENSOR_MEMORY_LEAK:
     case cudaErrorMpsClientTerminated:
     case cudaErrorExternalDevice:
     case cudaErrorUnknown: return true;
