@@ -551,13 +551,12 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
     h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
     h->expects_replay = h->replayed;
-    rkvi_capture_drop(h);
     return RKV_OK;
 }
 
 void rkvi_step_abort(rkv_cache *h)
 {
-    rkvi_capture_drop(h);
+    h->capture.is_on = false;
     h->n_ahead = 0; /* the graph may not have been launched */
     if (rkvi_step_settle(h) != RKV_OK)
         poison_after(h, h->stream);

@@ -273,7 +273,6 @@ rkv_status rkvi_replay_ring(rkv_cache *h, const rkvi_step_graph *graph, void *st
 /* ---- step_graph.c: captures and replays */
 
 rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c);
-void rkvi_capture_drop(rkv_cache *h);
 /* The launch whose ranges were just collected is captured: they are asked for
  * again at each replay. */
 void rkvi_capture_note(rkv_cache *h, const rkvi_site_call *c, rkvi_launch *l, uint64_t first, uint64_t n);
