@@ -170,9 +170,11 @@ static rkv_status plan_step(rkv_cache *h)
     h->dev->vt->host_access(h->dev, &mirror, 1);
     if (h->is_profiled || !rkvi_step_carry_on(h)) {
         h->steady.is_valid = false;
+        h->now->plan = 0;
         rkv_status s = plan_anew(h);
         if (s != RKV_OK)
             return s;
+        h->now->plan = ++h->steady.plan;
     } else if (!h->expects_replay) {
         rkvi_step_ring_now(h);
         if (!h->graphs) /* its slots go round; a graph's stay */

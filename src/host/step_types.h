@@ -16,6 +16,7 @@ typedef struct rkvi_step_tables {
     uint64_t upload_mark; /* timeline tables */
     uint64_t marker;      /* timeline ends: of the step that used them */
     uint64_t abort_mark;  /* timeline compute: where that step was aborted instead */
+    uint64_t plan;        /* number of the plan that the mirror holds, with some step's lengths; 0: none */
 } rkvi_step_tables;
 
 typedef enum { RKVI_STEP_IDLE, RKVI_STEP_BEGUN, RKVI_STEP_RUNNING, RKVI_STEP_BROKEN } rkvi_step_state;
@@ -55,6 +56,7 @@ typedef struct rkvi_steady_size {
 typedef struct rkvi_step_steady {
     bool is_valid;
     const unsigned char *tables; /* its mirror: where each step has one of its own */
+    uint64_t plan;           /* plans are numbered: of the last one */
     rkvi_batch batch;
     rkvi_steady_size *sizes; /* [entry] of its sequence, the step's cells included */
     uint64_t layout;         /* of the cache */
