@@ -126,6 +126,13 @@ void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
     c->layout++;
 }
 
+void rkvi_cache_enter_tail(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
+{
+    rkvi_tile_apply(l, RKVI_TILE_ENTER);
+    rkvi_cache_give_device(c, layer, l);
+    c->layers[layer].n_tail++;
+}
+
 void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
 {
     if (l->host_place != RKVI_NO_PLACE)
@@ -145,9 +152,7 @@ static void enter_early(rkvi_cache *c, uint32_t layer)
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, v.tile, v.layer);
         if (v.layer != layer || c->tiles.tiles[v.tile].serial != v.serial || l->state != RKVI_LEAVING)
             continue;
-        rkvi_tile_apply(l, RKVI_TILE_ENTER);
-        rkvi_cache_give_device(c, layer, l);
-        c->layers[layer].n_tail++;
+        rkvi_cache_enter_tail(c, layer, l);
     }
 }
 
