@@ -175,13 +175,14 @@ static rkv_status plan_step(rkv_cache *h)
         if (s != RKV_OK)
             return s;
         h->now->plan = ++h->steady.plan;
+        if (h->is_profiled)
+            return rkvi_profile_begin(h);
     } else if (!h->expects_replay) {
         rkvi_step_ring_now(h);
         if (!h->graphs) /* its slots go round; a graph's stay */
             rkvi_plan_ring_bases(&h->plan, &h->cfg, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, &h->now->mirror);
     }
-    if (!h->is_profiled)
-        rkvi_step_steady_keep(h);
+    rkvi_step_steady_keep(h);
     return RKV_OK;
 }
 
