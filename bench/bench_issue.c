@@ -5,10 +5,15 @@
  * nothing, so without the driver's part; or on a GPU, which is idle when a step
  * begins.
  *
- *   bench_issue [--cells N] [--sequences N] [--sites N] [--tail-share X] [--steps N] [--cuda 1]
+ *   bench_issue [--cells N] [--sequences N] [--sites N] [--tail-share X] [--steps N] [--only NAME] [--cuda 1]
  *
- * Medians, in microseconds: eager in a plain cache, eager in one for graphs, and
- * replayed, where the graph's own launch has a column. */
+ * Medians, in microseconds: eager in a plain cache, eager-g in one for graphs, and
+ * replayed, where the graph's own launch has a column; NAME: one of them alone.
+ * Instructions don't depend on the machine's load:
+ *
+ *   valgrind --tool=callgrind --toggle-collect='rkv_step_*' bench_issue --only eager --steps 276
+ *
+ * less those of --steps 20 are a tile's 256 steps. */
 #include "api_internal.h"
 #include "device.h"
 
@@ -208,6 +213,7 @@ typedef struct options {
     uint64_t cells;
     uint32_t sequences, sites, steps;
     double tail_share;
+    const char *only; /* NULL: all */
     bool is_cuda;
 } options;
 
@@ -364,6 +370,8 @@ static void run(const options *o, const char *name, bool graphs, bool replays)
 {
     static times t;
     static world w;
+    if (o->only && strcmp(o->only, name) != 0)
+        return;
     w = (world){.o = o, .replays = replays, .graph = RKV_GRAPH_INIT, .cache = make_cache(o, graphs)};
     w.dev = rkvi_handle_device(w.cache);
     must(rkvi_dev(stream_create, w.dev, "engine", &w.stream), "stream");
@@ -405,13 +413,15 @@ int main(int argc, char **argv)
             o.tail_share = strtod(argv[i + 1], NULL);
         else if (strcmp(argv[i], "--steps") == 0)
             o.steps = (uint32_t)strtoul(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--only") == 0)
+            o.only = argv[i + 1];
         else if (strcmp(argv[i], "--cuda") == 0)
             o.is_cuda = strtoul(argv[i + 1], NULL, 0) != 0;
     }
     if (o.steps == 0 || o.steps > STEPS_MAX || o.sites == 0 || o.sites > SITES_MAX || o.sequences == 0 ||
         o.sequences > 4096) {
         fprintf(stderr, "usage: bench_issue [--cells N] [--sequences N] [--sites N] [--tail-share X] [--steps N] "
-                        "[--cuda 1]\n");
+                        "[--only NAME] [--cuda 1]\n");
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);

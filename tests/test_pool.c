@@ -27,7 +27,7 @@ static void test_empty(void **state)
 {
     (void)state;
     rkvi_pool p;
-    assert_int_equal(rkvi_pool_init(&p, 256, 0, 0), RKV_OK);
+    assert_int_equal(rkvi_pool_init(&p, 256, 0, 0, 0), RKV_OK);
     assert_int_equal(rkvi_pool_next_extent_bytes(&p), 0);
     assert_int_equal(rkvi_pool_take(&p), RKVI_NO_PLACE);
     rkvi_pool_free(&p);
@@ -39,7 +39,7 @@ static void test_lowest_first(void **state)
     (void)state;
     static unsigned char memory[200 * 16];
     rkvi_pool p;
-    assert_int_equal(rkvi_pool_init(&p, 16, 200, 200), RKV_OK);
+    assert_int_equal(rkvi_pool_init(&p, 16, 200, 200, 200), RKV_OK);
     rkvi_pool_add(&p, memory);
     for (uint32_t i = 0; i < 200; i++) {
         assert_int_equal(rkvi_pool_take(&p), i);
@@ -63,7 +63,7 @@ static void test_extents(void **state)
     (void)state;
     static unsigned char memory[3][4 * 512];
     rkvi_pool p;
-    assert_int_equal(rkvi_pool_init(&p, 512, 10, 4), RKV_OK);
+    assert_int_equal(rkvi_pool_init(&p, 512, 10, 4, 10), RKV_OK);
     assert_int_equal(rkvi_pool_take(&p), RKVI_NO_PLACE);
     static const uint64_t bytes[] = {2048, 2048, 1024};
     /* out of address order: what counts is the order of adding */
@@ -88,7 +88,7 @@ static void test_growth_between(void **state)
     (void)state;
     static unsigned char memory[2][3];
     rkvi_pool p;
-    assert_int_equal(rkvi_pool_init(&p, 1, 6, 3), RKV_OK);
+    assert_int_equal(rkvi_pool_init(&p, 1, 6, 3, 6), RKV_OK);
     rkvi_pool_add(&p, memory[0]);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(rkvi_pool_take(&p), i);
@@ -103,7 +103,7 @@ static void test_one_extent_larger_than_all(void **state)
 {
     (void)state;
     rkvi_pool p;
-    assert_int_equal(rkvi_pool_init(&p, 4096, 7, UINT64_MAX), RKV_OK);
+    assert_int_equal(rkvi_pool_init(&p, 4096, 7, UINT64_MAX, 7), RKV_OK);
     assert_int_equal(rkvi_pool_next_extent_bytes(&p), 7 * 4096);
     rkvi_pool_free(&p);
 }
@@ -112,10 +112,10 @@ static void test_sizes(void **state)
 {
     (void)state;
     rkvi_pool p;
-    assert_int_equal(rkvi_pool_init(&p, (uint64_t)1 << 40, 1u << 30, 1u << 30), RKV_E_OVERFLOW);
+    assert_int_equal(rkvi_pool_init(&p, (uint64_t)1 << 40, 1u << 30, 1u << 30, 1u << 30), RKV_E_OVERFLOW);
     assert_non_null(strstr(rkvi_error_text(), "1073741824 places"));
     /* offsets beyond 32 bits; the address is only worked out */
-    assert_int_equal(rkvi_pool_init(&p, (uint64_t)3 << 30, 8, 8), RKV_OK);
+    assert_int_equal(rkvi_pool_init(&p, (uint64_t)3 << 30, 8, 8, 8), RKV_OK);
     unsigned char byte;
     rkvi_pool_add(&p, &byte);
     assert_true((uintptr_t)rkvi_pool_at(&p, 7) - (uintptr_t)&byte == (uintptr_t)21 << 30);
@@ -159,7 +159,7 @@ static void test_random(void **state)
     static unsigned char memory[N * PLACE];
     static bool is_free[N];
     rkvi_pool p;
-    assert_int_equal(rkvi_pool_init(&p, PLACE, N, EXTENT), RKV_OK);
+    assert_int_equal(rkvi_pool_init(&p, PLACE, N, EXTENT, N), RKV_OK);
     for (uint32_t i = 0; i < 40000; i++) {
         const uint64_t what = next_random() % 100;
         const uint32_t before = p.n_places;

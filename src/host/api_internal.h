@@ -77,10 +77,10 @@ typedef struct rkvi_api_shape {
 } rkvi_api_shape;
 rkv_status rkvi_api_tensor(const rkvi_api_shape *shape, const rkv_tensor *t, bool is_output, rkvi_tensor *out);
 
-/* api_state.c: parameters copied in, and the run itself between enter and
- * leave, with read or write set. */
+/* api_state.c: parameters copied in, and the run itself with read or write set,
+ * which takes the handle's lock; the caller tells of a failure. */
 struct rkv_state_params;
 rkv_status rkvi_api_state_params(const struct rkv_state_params *params, struct rkv_state_params *out);
-rkv_status rkvi_api_state_run(rkv_cache *cache, const char *call, const struct rkv_state_params *p, bool is_load);
+rkv_status rkvi_api_state_run(rkv_cache *cache, const struct rkv_state_params *p, bool is_load);
 
 #endif

@@ -55,16 +55,16 @@ rkv_status rkvi_api_state_params(const rkv_state_params *params, rkv_state_param
     return s;
 }
 
-rkv_status rkvi_api_state_run(rkv_cache *cache, const char *call, const rkv_state_params *p,
-                              bool is_load)
+rkv_status rkvi_api_state_run(rkv_cache *cache, const rkv_state_params *p, bool is_load)
 {
     rkv_status s = rkvi_api_enter(cache);
     if (s != RKV_OK)
-        return rkvi_api_told(call, s);
+        return s;
     s = check_now(cache, p->sequence);
     if (s == RKV_OK)
         s = is_load ? rkvi_state_load(cache, p) : rkvi_state_save(cache, p);
-    return rkvi_api_leave(cache, call, s);
+    rkvi_handle_unlock(cache);
+    return s;
 }
 
 static rkv_status run(rkv_cache *cache, const char *call, const rkv_state_params *params, bool is_load)
@@ -78,7 +78,9 @@ static rkv_status run(rkv_cache *cache, const char *call, const rkv_state_params
     if (s == RKV_OK && !is_load && p.size_bytes)
         s = rkvi_fail(RKV_E_ARGUMENT, "size_bytes is %llu; a save works it out itself: leave it 0",
                       (unsigned long long)p.size_bytes);
-    return s == RKV_OK ? rkvi_api_state_run(cache, call, &p, is_load) : rkvi_api_told(call, s);
+    if (s == RKV_OK)
+        s = rkvi_api_state_run(cache, &p, is_load);
+    return rkvi_api_told(call, s);
 }
 
 rkv_status rkv_state_save(rkv_cache *cache, const rkv_state_params *params)

@@ -107,22 +107,18 @@ static rkv_status finish_file(file *f, const char *temporary, const char *path)
     return error ? io_failed("syncing the folder of", path, error) : RKV_OK;
 }
 
-static rkv_status save_as(rkv_cache *cache, const char *call, rkv_state_params *p, char *temporary,
-                          const char *path)
+static rkv_status save_as(rkv_cache *cache, rkv_state_params *p, char *temporary, const char *path)
 {
     file f = {.fd = mkostemp(temporary, O_CLOEXEC)};
     if (f.fd < 0)
-        return rkvi_api_told(call, io_failed("making", temporary, errno));
+        return io_failed("making", temporary, errno);
     p->write = write_file;
     p->user = &f;
-    rkv_status s = rkvi_api_state_run(cache, call, p, false);
+    rkv_status s = rkvi_api_state_run(cache, p, false);
     if (s != RKV_OK && f.error)
-        s = rkvi_api_told(call, io_failed("writing", temporary, f.error));
-    if (s == RKV_OK) {
+        s = io_failed("writing", temporary, f.error);
+    if (s == RKV_OK)
         s = finish_file(&f, temporary, path);
-        if (s != RKV_OK)
-            rkvi_api_told(call, s);
-    }
     if (f.fd >= 0)
         close(f.fd);
     if (s != RKV_OK)
@@ -130,22 +126,26 @@ static rkv_status save_as(rkv_cache *cache, const char *call, rkv_state_params *
     return s;
 }
 
-rkv_status rkv_state_save_file(rkv_cache *cache, const rkv_state_params *params, const char *path)
+static rkv_status save_file(rkv_cache *cache, const rkv_state_params *params, const char *path)
 {
     static const char suffix[] = ".XXXXXX";
     rkv_state_params p;
     rkv_status s = file_params(params, path, &p);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
+        return s;
     const size_t bytes = strlen(path) + sizeof suffix;
     char *temporary = malloc(bytes);
     if (!temporary)
-        return rkvi_api_told(__func__,
-                             rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a name of %zu bytes", bytes));
+        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a name of %zu bytes", bytes);
     snprintf(temporary, bytes, "%s%s", path, suffix);
-    s = save_as(cache, __func__, &p, temporary, path);
+    s = save_as(cache, &p, temporary, path);
     free(temporary);
     return s;
+}
+
+rkv_status rkv_state_save_file(rkv_cache *cache, const rkv_state_params *params, const char *path)
+{
+    return rkvi_api_told(__func__, save_file(cache, params, path));
 }
 
 /* --------------------------------------------------------------------- load */
@@ -163,25 +163,28 @@ static rkv_status check_file(const file *f, const char *path, uint64_t *out_byte
     return RKV_OK;
 }
 
-rkv_status rkv_state_load_file(rkv_cache *cache, const rkv_state_params *params, const char *path)
+static rkv_status load_file(rkv_cache *cache, const rkv_state_params *params, const char *path)
 {
     rkv_state_params p;
     rkv_status s = file_params(params, path, &p);
     if (s != RKV_OK)
-        return rkvi_api_told(__func__, s);
+        return s;
     file f = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
     if (f.fd < 0)
-        return rkvi_api_told(__func__, io_failed("opening", path, errno));
+        return io_failed("opening", path, errno);
     s = check_file(&f, path, &p.size_bytes);
     if (s == RKV_OK) {
         p.read = read_file;
         p.user = &f;
-        s = rkvi_api_state_run(cache, __func__, &p, true);
+        s = rkvi_api_state_run(cache, &p, true);
         if (s != RKV_OK && f.error)
-            s = rkvi_api_told(__func__, io_failed("reading", path, f.error));
-    } else {
-        rkvi_api_told(__func__, s);
+            s = io_failed("reading", path, f.error);
     }
     close(f.fd);
     return s;
+}
+
+rkv_status rkv_state_load_file(rkv_cache *cache, const rkv_state_params *params, const char *path)
+{
+    return rkvi_api_told(__func__, load_file(cache, params, path));
 }

@@ -16,9 +16,7 @@ static void enter(rkvi_cache *c, uint64_t step)
             c->leaving[kept++] = v;
             continue;
         }
-        rkvi_tile_apply(l, RKVI_TILE_ENTER);
-        rkvi_cache_give_device(c, v.layer, l);
-        c->layers[v.layer].n_tail++;
+        rkvi_cache_enter_tail(c, v.layer, l);
     }
     c->n_leaving = kept;
 }
@@ -32,17 +30,15 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
     if (s != RKV_OK)
         return s;
     enter(c, c->step + 1);
-    uint32_t *n_transit = calloc(c->cfg->n_layers, sizeof *n_transit);
-    if (!n_transit)
-        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to begin a step over %u KV layers", c->cfg->n_layers);
-    for (uint32_t l = 0; l < c->cfg->n_layers; l++)
+    for (uint32_t l = 0; l < c->cfg->n_layers; l++) {
         c->layers[l].store_out = c->layers[l].store_in = 0;
+        c->layers[l].n_transit = 0;
+    }
     uint32_t e = 0;
     for (; e < batch->n_entries && s == RKV_OK; e++)
-        s = rkvi_cache_grow(c, batch, e, n_transit, out_waited);
+        s = rkvi_cache_grow(c, batch, e, out_waited);
     if (s == RKV_OK)
-        s = rkvi_cache_decide_others(c, n_transit, out_waited);
-    free(n_transit);
+        s = rkvi_cache_decide_others(c, out_waited);
     if (s == RKV_OK) {
         for (e = 0; e < batch->n_entries; e++)
             c->parked[batch->entries[e].sequence] = false;

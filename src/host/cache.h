@@ -44,6 +44,7 @@ typedef struct rkvi_layer_state {
     uint64_t n_tail;
     uint64_t n_freed;   /* tile-layers that no later row can see */
     uint64_t store_out, store_in; /* marks that this step's store waits for */
+    uint32_t n_transit;           /* tile-layers of this step in the room of transit */
 } rkvi_layer_state;
 
 typedef enum {

@@ -26,9 +26,8 @@ static rkv_status to_tail(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
         return s;
     rkvi_tile_apply(l, RKVI_TILE_OPEN);
     rkvi_tile_apply(l, RKVI_TILE_LEAVE);
-    rkvi_tile_apply(l, RKVI_TILE_ENTER);
+    rkvi_cache_enter_tail(c, layer, l);
     l->host_valid = true;
-    c->layers[layer].n_tail++;
     return RKV_OK;
 }
 

@@ -60,16 +60,16 @@ static rkv_status copy_tile(rkvi_cache *c, const growth *g, uint32_t layer)
 
 /* Room on the device for a new tile-layer; one that passes through the step
  * takes room of transit. */
-static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool passes, uint32_t *n_transit)
+static rkv_status open_tile(rkvi_cache *c, uint32_t tile, uint32_t layer, bool passes)
 {
     rkvi_tile_layer *l = rkvi_cache_tile_layer(c, tile, layer);
     rkvi_move m = {.tile = tile, .layer = layer, .kind = RKVI_MOVE_OPEN};
-    if (passes && *n_transit < c->cfg->transit_tiles) {
+    rkvi_layer_state *ls = &c->layers[layer];
+    if (passes && ls->n_transit < c->cfg->transit_tiles) {
         rkv_status s = rkvi_cache_add_move(c, &m);
         if (s != RKV_OK)
             return s;
-        l->device_addr = c->transit[c->transit_of[layer]].addr + *n_transit * c->cfg->layers[layer].geom.bytes;
-        ++*n_transit;
+        l->device_addr = c->transit[c->transit_of[layer]].addr + ls->n_transit++ * c->cfg->layers[layer].geom.bytes;
         rkvi_tile_apply(l, RKVI_TILE_OPEN);
         return RKV_OK;
     }
@@ -120,6 +120,15 @@ static bool is_active_of_another(const rkvi_cache *c, const rkvi_seq *seq, uint3
     return false;
 }
 
+/* Notes it of the tiles that are due, for all KV layers. */
+static void find_active(rkvi_cache *c, const growth *g)
+{
+    for (uint32_t t = g->seq->first_open; t < g->due_tiles && t < g->seq->n_tiles; t++) {
+        const uint32_t tile = g->seq->tiles[t];
+        c->tiles.tiles[tile].is_others = is_active_of_another(c, g->seq, tile);
+    }
+}
+
 /* Tiles that lie beyond the lag: behind each come draft_rows cells, or as many
  * tiles as those fill. */
 static uint32_t due_tiles(const rkvi_cache *c, const rkvi_seq *s)
@@ -145,7 +154,7 @@ static bool leaves_sight(const rkvi_cache *c, const growth *g, uint32_t t, uint3
 }
 
 /* Passes over the tiles that are not in window or tail yet. */
-static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uint32_t *n_transit)
+static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer)
 {
     const bool has_tail = c->cfg->layers[layer].has_tail;
     rkv_status s = RKV_OK;
@@ -160,10 +169,10 @@ static rkv_status grow_layer(rkvi_cache *c, const growth *g, uint32_t layer, uin
         const bool is_due = t < g->due_tiles, is_freed = is_due && leaves_sight(c, g, t, layer);
         const bool passes = is_due && has_tail && g->is_prefill && (room == 0 || is_freed);
         if (t >= g->old_tiles)
-            s = open_tile(c, tile, layer, passes, n_transit);
+            s = open_tile(c, tile, layer, passes);
         if (s != RKV_OK || !is_due || is_freed || l->state != RKVI_ON_DEVICE || l->is_due)
             continue;
-        if (is_active_of_another(c, g->seq, tile)) {
+        if (c->tiles.tiles[tile].is_others) {
             c->decide_all = true;
             continue;
         }
@@ -249,11 +258,12 @@ static void append(rkvi_cache *c, growth *g, const rkvi_batch *b, uint32_t e)
     note_stored(c, seq, g->joined == UINT32_MAX ? g->old_tiles : g->old_tiles - 1);
 }
 
-static rkv_status grow_all_layers(rkvi_cache *c, growth *g, uint32_t *n_transit)
+static rkv_status grow_all_layers(rkvi_cache *c, growth *g)
 {
     g->due_tiles = due_tiles(c, g->seq);
+    find_active(c, g);
     for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
-        rkv_status s = grow_layer(c, g, layer, &n_transit[layer]);
+        rkv_status s = grow_layer(c, g, layer);
         if (s != RKV_OK)
             return s;
     }
@@ -269,7 +279,7 @@ static growth growth_of(rkvi_cache *c, uint32_t sequence, bool *waited)
         .seq = seq, .old_tiles = seq->n_tiles, .joined = UINT32_MAX, .copied = UINT32_MAX, .waited = waited};
 }
 
-rkv_status rkvi_cache_grow(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t *n_transit, bool *waited)
+rkv_status rkvi_cache_grow(rkvi_cache *c, const rkvi_batch *b, uint32_t e, bool *waited)
 {
     growth g = growth_of(c, b->entries[e].sequence, waited);
     g.entry = &b->entries[e];
@@ -277,10 +287,10 @@ rkv_status rkvi_cache_grow(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint3
     c->joined[e] = UINT32_MAX;
     if (g.entry->n_new)
         append(c, &g, b, e);
-    return grow_all_layers(c, &g, n_transit);
+    return grow_all_layers(c, &g);
 }
 
-rkv_status rkvi_cache_decide_others(rkvi_cache *c, uint32_t *n_transit, bool *waited)
+rkv_status rkvi_cache_decide_others(rkvi_cache *c, bool *waited)
 {
     rkv_status s = RKV_OK;
     if (!c->decide_all)
@@ -289,7 +299,7 @@ rkv_status rkvi_cache_decide_others(rkvi_cache *c, uint32_t *n_transit, bool *wa
     for (uint32_t i = 0; i < c->cfg->n_sequences && s == RKV_OK; i++) {
         growth g = growth_of(c, i, waited);
         if (g.seq->first_open < g.seq->n_tiles)
-            s = grow_all_layers(c, &g, n_transit);
+            s = grow_all_layers(c, &g);
     }
     return s;
 }

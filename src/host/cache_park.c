@@ -88,9 +88,7 @@ void rkvi_cache_enter_now(rkvi_cache *c)
         const rkvi_move *m = &c->moves[i];
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, m->tile, m->layer);
         l->is_due = false; /* of one that was leaving */
-        rkvi_tile_apply(l, RKVI_TILE_ENTER);
-        rkvi_cache_give_device(c, m->layer, l);
-        c->layers[m->layer].n_tail++;
+        rkvi_cache_enter_tail(c, m->layer, l);
     }
     c->n_moves = 0;
 }

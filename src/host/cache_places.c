@@ -9,14 +9,14 @@ static rkv_status layer_init(rkvi_layer_state *l, const rkvi_layer_config *lc, v
 {
     const uint32_t places = (uint32_t)lc->device_places, host = (uint32_t)lc->host_places;
     const uint32_t most = (uint32_t)lc->most_tiles; /* a live cache's window may grow and shrink */
-    rkv_status s = rkvi_pool_init_for(&l->device, lc->geom.bytes, places, lc->device_extent_places, most);
+    rkv_status s = rkvi_pool_init(&l->device, lc->geom.bytes, places, lc->device_extent_places, most);
     for (unsigned char *at = memory; s == RKV_OK && memory && rkvi_pool_next_extent_bytes(&l->device);) {
         const uint64_t bytes = rkvi_pool_next_extent_bytes(&l->device);
         rkvi_pool_add(&l->device, at);
         at += bytes;
     }
     if (s == RKV_OK && host)
-        s = rkvi_pool_init_for(&l->host, lc->geom.bytes, host, lc->extent_places, most);
+        s = rkvi_pool_init(&l->host, lc->geom.bytes, host, lc->extent_places, most);
     if (s != RKV_OK)
         return s;
     l->device_marks = calloc(rkvi_pool_indices(&l->device), sizeof *l->device_marks);
@@ -126,6 +126,13 @@ void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
     c->layout++;
 }
 
+void rkvi_cache_enter_tail(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
+{
+    rkvi_tile_apply(l, RKVI_TILE_ENTER);
+    rkvi_cache_give_device(c, layer, l);
+    c->layers[layer].n_tail++;
+}
+
 void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l)
 {
     if (l->host_place != RKVI_NO_PLACE)
@@ -145,9 +152,7 @@ static void enter_early(rkvi_cache *c, uint32_t layer)
         rkvi_tile_layer *l = rkvi_cache_tile_layer(c, v.tile, v.layer);
         if (v.layer != layer || c->tiles.tiles[v.tile].serial != v.serial || l->state != RKVI_LEAVING)
             continue;
-        rkvi_tile_apply(l, RKVI_TILE_ENTER);
-        rkvi_cache_give_device(c, layer, l);
-        c->layers[layer].n_tail++;
+        rkvi_cache_enter_tail(c, layer, l);
     }
 }
 

@@ -23,6 +23,8 @@ static inline void rkvi_cache_replace_last(rkvi_seq *seq, uint32_t tile)
 /* Places are free at once; their marks order who takes them next. */
 void rkvi_cache_give_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l);
 void rkvi_cache_give_host(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l);
+/* One that is leaving: it has no device place from now on. */
+void rkvi_cache_enter_tail(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l);
 rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_place);
 void rkvi_cache_set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place);
 /* May add an extent; *waited is set where that had to wait for a slab. */

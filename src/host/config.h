@@ -120,8 +120,6 @@ typedef struct rkvi_config {
     rkvi_rope *ropes;           /* copied; the cache's first, if has_rope */
     uint32_t n_ropes;
     bool has_rope;
-    float *rope_frequencies;    /* the cache's: those of ropes[0] */
-    uint32_t n_rope, rope_pairing;
 
     /* The CPU's share (config_cpu.c). */
     uint32_t cpu_threads, cpu_share; /* 0: none; sixteenths of a site's tail */
@@ -141,6 +139,11 @@ typedef struct rkvi_config {
 double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
 uint32_t rkvi_config_cpu_best(double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
 
+/* The cache's own rotary frequencies; none: n is 0. */
+static inline rkvi_rope rkvi_config_rope(const rkvi_config *cfg)
+{
+    return cfg->has_rope ? cfg->ropes[0] : (rkvi_rope){0};
+}
 /* RKV_OK, or why no position can be shifted. */
 rkv_status rkvi_config_can_shift(const rkvi_config *cfg);
 /* A site's leaves want a turned q where their turn is not 0. */

@@ -78,9 +78,6 @@ rkv_status rkvi_config_take_rope(rkvi_config *cfg, const rkv_cache_params *p)
     if (s != RKV_OK)
         return s;
     cfg->has_rope = true;
-    cfg->rope_frequencies = cfg->ropes[0].frequencies;
-    cfg->n_rope = cfg->ropes[0].n;
-    cfg->rope_pairing = cfg->ropes[0].pairing;
     return RKV_OK;
 }
 
@@ -114,8 +111,8 @@ void rkvi_config_free_ropes(rkvi_config *cfg)
         free(cfg->ropes[i].frequencies);
     free(cfg->ropes);
     cfg->ropes = NULL;
-    cfg->rope_frequencies = NULL;
-    cfg->n_ropes = cfg->n_rope = 0;
+    cfg->n_ropes = 0;
+    cfg->has_rope = false;
 }
 
 rkv_status rkvi_config_can_shift(const rkvi_config *cfg)

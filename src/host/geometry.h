@@ -47,6 +47,12 @@ typedef struct rkvi_geom {
     uint64_t bytes; /* of a tile-layer, device and host alike, with its padding */
 } rkvi_geom;
 
+/* Of a tile-layer's cells, without its padding. */
+static inline uint64_t rkvi_geom_cells_bytes(const rkvi_geom *g)
+{
+    return g->head_bytes * g->n_heads;
+}
+
 /* a * b and a + b into *out; false when it exceeds RKVI_SIZE_MAX. */
 bool rkvi_mul(uint64_t a, uint64_t b, uint64_t *out);
 bool rkvi_add(uint64_t a, uint64_t b, uint64_t *out);

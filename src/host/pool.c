@@ -25,20 +25,14 @@ static uint64_t next_extent_places(const rkvi_pool *p)
     return left < p->extent_places ? left : p->extent_places;
 }
 
-rkv_status rkvi_pool_init(rkvi_pool *p, uint64_t place_bytes, uint32_t max_places,
-                          uint64_t extent_places)
-{
-    return rkvi_pool_init_for(p, place_bytes, max_places, extent_places, max_places);
-}
-
 /* A short extent stands in the way of one that is not: room for one more. */
 static uint64_t extents_for(const rkvi_pool *p, uint32_t most)
 {
     return (most - 1) / p->extent_places + 1 + (most > p->max_places);
 }
 
-rkv_status rkvi_pool_init_for(rkvi_pool *p, uint64_t place_bytes, uint32_t max_places, uint64_t extent_places,
-                              uint32_t most)
+rkv_status rkvi_pool_init(rkvi_pool *p, uint64_t place_bytes, uint32_t max_places, uint64_t extent_places,
+                          uint32_t most)
 {
     assert(place_bytes > 0 && (extent_places > 0 || max_places == 0) && most >= max_places);
     *p = (rkvi_pool){.place_bytes = place_bytes, .max_places = max_places};

@@ -28,11 +28,10 @@ typedef struct rkvi_pool {
     uint32_t *counts;       /* [extent] places; 0: none there */
 } rkvi_pool;
 
-rkv_status rkvi_pool_init(rkvi_pool *p, uint64_t place_bytes, uint32_t max_places, uint64_t extent_places);
-/* The same, with tables for more than max_places: set_max may raise it to
- * `most` later, whatever extents are dropped and added in between. */
-rkv_status rkvi_pool_init_for(rkvi_pool *p, uint64_t place_bytes, uint32_t max_places, uint64_t extent_places,
-                              uint32_t most);
+/* The tables have room for `most` places: set_max may raise max_places to it
+ * later, whatever extents are dropped and added in between. */
+rkv_status rkvi_pool_init(rkvi_pool *p, uint64_t place_bytes, uint32_t max_places, uint64_t extent_places,
+                          uint32_t most);
 void rkvi_pool_free(rkvi_pool *p);
 void rkvi_pool_set_max(rkvi_pool *p, uint32_t max_places);
 uint64_t rkvi_pool_indices(const rkvi_pool *p); /* all indices lie below it */

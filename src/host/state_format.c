@@ -196,7 +196,7 @@ static rkv_status find_present(rkvi_state *st, const rkvi_tiles *tiles)
 static uint64_t description_bytes(const rkvi_state *st)
 {
     uint64_t n = RKVI_STATE_FIXED_BYTES + (uint64_t)st->cfg->n_layers * RKVI_STATE_LAYER_BYTES;
-    n += rkvi_state_pad(4 * (uint64_t)st->cfg->n_rope);
+    n += rkvi_state_pad(4 * (uint64_t)rkvi_config_rope(st->cfg).n);
     for (uint32_t i = 0; i < st->n_seqs; i++)
         n += RKVI_STATE_SEQ_BYTES + rkvi_state_pad(4 * (uint64_t)st->seqs[i].n_tiles) +
              (uint64_t)st->seqs[i].n_segments * RKVI_STATE_SEGMENT_BYTES;

@@ -37,7 +37,7 @@ typedef struct rkvi_state {
 /* The cells of one tile-layer. */
 static inline uint64_t rkvi_state_payload_bytes(const rkvi_config *cfg, uint32_t layer)
 {
-    return cfg->layers[layer].geom.head_bytes * cfg->layers[layer].geom.n_heads;
+    return rkvi_geom_cells_bytes(&cfg->layers[layer].geom);
 }
 
 /* What saving n sequences would write.  On failure there is nothing to free. */

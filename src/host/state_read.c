@@ -115,7 +115,7 @@ static rkv_status layer_rope_differs(const rkvi_state *st, uint32_t l, const rkv
 {
     const rkvi_state_rope here = rkvi_state_rope_of(st->cfg, l);
     const rkv_status s = differs(l, "k_form", in_state->k_form, here.k_form);
-    const bool known = (in_state->n || st->n_rope) && (here.n || st->cfg->n_rope);
+    const bool known = (in_state->n || st->n_rope) && (here.n || rkvi_config_rope(st->cfg).n);
     if (s == RKV_OK && known && (in_state->n != here.n || in_state->hash != here.hash))
         return rkvi_fail(RKV_E_DATA,
                          "KV layer %u has other RoPE frequencies of its own, or another pairing, in the state (%u) than "
@@ -162,23 +162,23 @@ static rkv_status check_layer(rkvi_state *st, uint32_t l, rkvi_get *g)
  * side has none. */
 static rkv_status check_rope(const rkvi_state *st, uint32_t n, uint32_t pairing, rkvi_get *g)
 {
-    const rkvi_config *cfg = st->cfg;
+    const rkvi_rope rope = rkvi_config_rope(st->cfg);
     if (n > RKVI_STATE_ROPE_MAX)
         return rkvi_fail(RKV_E_DATA, "the state has %u RoPE frequencies; at most %u are possible", n,
                          RKVI_STATE_ROPE_MAX);
-    const bool both = n && cfg->n_rope;
-    if (both && (n != cfg->n_rope || pairing != cfg->rope_pairing))
+    const bool both = n && rope.n;
+    if (both && (n != rope.n || pairing != rope.pairing))
         return rkvi_fail(
             RKV_E_DATA,
             "the state's K have %u RoPE frequencies (pairing %u), this cache was created with %u "
             "(pairing %u)",
-            n, pairing, cfg->n_rope, cfg->rope_pairing);
+            n, pairing, rope.n, rope.pairing);
     for (uint32_t i = 0; i < n; i++) {
         const float f = rkvi_get_f32(g);
-        if (both && !g->is_short && memcmp(&f, &cfg->rope_frequencies[i], sizeof f) != 0)
+        if (both && !g->is_short && memcmp(&f, &rope.frequencies[i], sizeof f) != 0)
             return rkvi_fail(RKV_E_DATA,
                              "RoPE frequency %u is %.9g in the state and %.9g in this cache", i,
-                             (double)f, (double)cfg->rope_frequencies[i]);
+                             (double)f, (double)rope.frequencies[i]);
     }
     if (n % 2)
         rkvi_get_u32(g);

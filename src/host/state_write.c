@@ -46,19 +46,20 @@ static void put_seq(rkvi_put *p, const rkvi_seq *s)
 static void put_description(const rkvi_state *st, rkvi_put *p)
 {
     const rkvi_config *cfg = st->cfg;
+    const rkvi_rope rope = rkvi_config_rope(cfg);
     rkvi_put_u32(p, cfg->tile_cells);
     rkvi_put_u32(p, cfg->n_layers);
     rkvi_put_u32(p, st->n_seqs);
     rkvi_put_u32(p, st->n_tiles);
     rkvi_put_u32(p, RKVI_STATE_K_AS_GIVEN);
-    rkvi_put_u32(p, cfg->rope_pairing);
-    rkvi_put_u32(p, cfg->n_rope);
+    rkvi_put_u32(p, rope.pairing);
+    rkvi_put_u32(p, rope.n);
     rkvi_put_zeros(p, RKVI_STATE_FIXED_BYTES - 7 * 4);
     for (uint32_t l = 0; l < cfg->n_layers; l++)
         put_layer(p, cfg, l);
-    for (uint32_t i = 0; i < cfg->n_rope; i++)
-        rkvi_put_f32(p, cfg->rope_frequencies[i]);
-    rkvi_put_zeros(p, cfg->n_rope % 2 * 4);
+    for (uint32_t i = 0; i < rope.n; i++)
+        rkvi_put_f32(p, rope.frequencies[i]);
+    rkvi_put_zeros(p, rope.n % 2 * 4);
     for (uint32_t i = 0; i < st->n_seqs; i++)
         put_seq(p, &st->seqs[i]);
     const uint64_t n = (uint64_t)st->n_tiles * cfg->n_layers;

@@ -170,16 +170,19 @@ static rkv_status plan_step(rkv_cache *h)
     h->dev->vt->host_access(h->dev, &mirror, 1);
     if (h->is_profiled || !rkvi_step_carry_on(h)) {
         h->steady.is_valid = false;
+        h->now->plan = 0;
         rkv_status s = plan_anew(h);
         if (s != RKV_OK)
             return s;
+        h->now->plan = ++h->steady.plan;
+        if (h->is_profiled)
+            return rkvi_profile_begin(h);
     } else if (!h->expects_replay) {
         rkvi_step_ring_now(h);
         if (!h->graphs) /* its slots go round; a graph's stay */
             rkvi_plan_ring_bases(&h->plan, &h->cfg, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, &h->now->mirror);
     }
-    if (!h->is_profiled)
-        rkvi_step_steady_keep(h);
+    rkvi_step_steady_keep(h);
     return RKV_OK;
 }
 
@@ -551,13 +554,12 @@ rkv_status rkvi_step_end(rkv_cache *h, const rkvi_batch *next, void *stream)
     h->now->marker = h->ends.last;
     h->state = RKVI_STEP_IDLE;
     h->expects_replay = h->replayed;
-    rkvi_capture_drop(h);
     return RKV_OK;
 }
 
 void rkvi_step_abort(rkv_cache *h)
 {
-    rkvi_capture_drop(h);
+    h->capture.is_on = false;
     h->n_ahead = 0; /* the graph may not have been launched */
     if (rkvi_step_settle(h) != RKV_OK)
         poison_after(h, h->stream);

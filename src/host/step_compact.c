@@ -44,7 +44,7 @@ static rkv_status source(rkvi_mover *m, uint32_t tile, uint32_t layer, uint8_t *
             s = rkvi_mover_wait(m);
     }
     if (s == RKV_OK)
-        rkvi_mover_access(m, *out, g->head_bytes * g->n_heads, RKVI_READ);
+        rkvi_mover_access(m, *out, rkvi_geom_cells_bytes(g), RKVI_READ);
     return s;
 }
 
@@ -52,7 +52,7 @@ static rkv_status source(rkvi_mover *m, uint32_t tile, uint32_t layer, uint8_t *
 static rkv_status fill(rkvi_mover *m, const rkvi_compaction *k, uint32_t first, uint32_t end, uint32_t layer)
 {
     const rkvi_geom *g = &m->h->cfg.layers[layer].geom;
-    const uint64_t bytes = g->head_bytes * g->n_heads;
+    const uint64_t bytes = rkvi_geom_cells_bytes(g);
     const uint32_t tile = k->new_tiles[k->pieces[first].to];
     uint8_t *to = rkvi_mover_host_cells(m, tile, layer), *at = to, *room = NULL;
     rkv_status s = rkvi_mover_sync(m);
@@ -64,12 +64,13 @@ static rkv_status fill(rkvi_mover *m, const rkvi_compaction *k, uint32_t first, 
         return s;
     rkvi_mover_access(m, at, bytes, RKVI_WRITE);
     memset(at, 0, bytes);
+    const uint8_t *from = NULL; /* pieces of one tile follow each other */
     for (uint32_t i = first; i < end && s == RKV_OK; i++) {
         const rkvi_compact_piece *p = &k->pieces[i];
-        const uint8_t *from;
         if (!rkvi_tile_layer_is_held(rkvi_tile_layer_at(&m->h->cache.tiles, p->from, layer)))
             continue;
-        s = source(m, p->from, layer, room, &from);
+        if (i == first || p->from != p[-1].from)
+            s = source(m, p->from, layer, room, &from);
         if (s == RKV_OK)
             move_cells(g, p, from, at);
     }

@@ -239,7 +239,7 @@ static rkv_status copy_out(rkv_cache *h, uint32_t i, uint32_t j)
     rkvi_move *m = h->cache.moves;
     const rkvi_tile_layer *l = tile_layer(h, m[i].tile, m[i].layer);
     const rkvi_geom *geom = &h->cfg.layers[m[i].layer].geom;
-    const uint64_t used = geom->head_bytes * geom->n_heads;
+    const uint64_t used = rkvi_geom_cells_bytes(geom);
     const bool is_padded = used != geom->bytes && j - i > 1;
     const uint64_t width = is_padded || j - i == 1 ? used : geom->bytes * (j - i);
     const uint64_t rows = is_padded ? j - i : 1;

@@ -61,7 +61,7 @@ static rkv_status give(rkvi_mover *m, const rkvi_cells_part *part, uint8_t *tile
 
 static rkv_status export_part(rkvi_mover *m, const rkvi_cells_part *part, const rkvi_cells_call *c)
 {
-    const uint64_t bytes = part->geom->head_bytes * part->geom->n_heads;
+    const uint64_t bytes = rkvi_geom_cells_bytes(part->geom);
     uint8_t *tile = rkvi_mover_host_cells(m, part->tile, c->layer);
     rkv_status s = RKV_OK;
     if (!rkvi_mover_has_room(m, rkvi_cells_room(m->h)))

@@ -3,12 +3,6 @@
 
 #include <stdio.h>
 
-static uint64_t cells_bytes(const rkv_cache *h, uint32_t layer)
-{
-    const rkvi_geom *g = &h->cfg.layers[layer].geom;
-    return g->head_bytes * g->n_heads;
-}
-
 rkv_status rkvi_mover_open(rkvi_mover *m, rkv_cache *h, uint64_t least)
 {
     void *staging = NULL;
@@ -91,13 +85,15 @@ static rkv_status copy(rkvi_mover *m, rkvi_direction direction, void *dst, const
 rkv_status rkvi_mover_fetch(rkvi_mover *m, uint32_t tile, uint32_t layer, uint8_t *to)
 {
     const rkvi_tile_layer *l = rkvi_tile_layer_at(&m->h->cache.tiles, tile, layer);
-    return copy(m, RKVI_D2H, to, (const void *)(uintptr_t)l->device_addr, cells_bytes(m->h, layer));
+    const rkvi_geom *g = &m->h->cfg.layers[layer].geom;
+    return copy(m, RKVI_D2H, to, (const void *)(uintptr_t)l->device_addr, rkvi_geom_cells_bytes(g));
 }
 
 rkv_status rkvi_mover_put(rkvi_mover *m, uint32_t tile, uint32_t layer, const uint8_t *from)
 {
     const rkvi_tile_layer *l = rkvi_tile_layer_at(&m->h->cache.tiles, tile, layer);
-    return copy(m, RKVI_H2D, (void *)(uintptr_t)l->device_addr, from, cells_bytes(m->h, layer));
+    const rkvi_geom *g = &m->h->cfg.layers[layer].geom;
+    return copy(m, RKVI_H2D, (void *)(uintptr_t)l->device_addr, from, rkvi_geom_cells_bytes(g));
 }
 
 void rkvi_mover_access(const rkvi_mover *m, const void *bytes, uint64_t n, uint32_t access)

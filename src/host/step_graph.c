@@ -149,11 +149,6 @@ rkv_status rkvi_step_capture_end(rkv_cache *h, void *stream, rkvi_step_graph *ou
     return rkvi_step_seen_status(h, rkvi_capture_join(h, stream));
 }
 
-void rkvi_capture_drop(rkv_cache *h)
-{
-    h->capture.is_on = false;
-}
-
 /* ------------------------------------------------------------------- replays */
 
 rkv_status rkvi_step_settle(rkv_cache *h)

@@ -393,8 +393,8 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->link_bytes_per_s = c->link_bytes_per_s;
     out->ring_rule_bytes = c->ring_rule_bytes;
     out->step_ns = c->step_ns;
-    out->n_rope_frequencies = c->n_rope;
-    out->rope_pairing = c->rope_pairing;
+    out->n_rope_frequencies = rkvi_config_rope(c).n;
+    out->rope_pairing = rkvi_config_rope(c).pairing;
     out->max_turns = c->max_turns;
     out->extra_segments = c->extra_segments;
     out->cpu_threads = c->cpu_threads;

@@ -90,7 +90,7 @@ static rkv_status open_layer(rkvi_mover *m, uint32_t tile, uint32_t from, uint32
     if (!rkvi_tile_layer_is_held(rkvi_tile_layer_at(&m->h->cache.tiles, tile, layer)))
         return RKV_OK;
     const rkvi_geom *g = &m->h->cfg.layers[layer].geom;
-    const uint64_t bytes = g->head_bytes * g->n_heads;
+    const uint64_t bytes = rkvi_geom_cells_bytes(g);
     uint8_t *to = rkvi_mover_host_cells(m, tile, layer), *room = to;
     const bool copies =
         from != UINT32_MAX && rkvi_tile_layer_is_held(rkvi_tile_layer_at(&m->h->cache.tiles, from, layer));
@@ -200,7 +200,7 @@ static rkv_status take_side(rkvi_mover *m, const rkvi_cells_part *part, const rk
 /* The tile-layer's bytes in staging memory: what was stored so far. */
 static rkv_status take_tile(rkvi_mover *m, const rkvi_cells_part *part, uint32_t layer, uint8_t **out)
 {
-    const uint64_t bytes = part->geom->head_bytes * part->geom->n_heads;
+    const uint64_t bytes = rkvi_geom_cells_bytes(part->geom);
     const rkv_status s = rkvi_mover_room(m, bytes, out);
     if (s != RKV_OK || !part->is_first)
         return s == RKV_OK ? rkvi_mover_fetch(m, part->tile, layer, *out) : s;
@@ -211,7 +211,7 @@ static rkv_status take_tile(rkvi_mover *m, const rkvi_cells_part *part, uint32_t
 
 static rkv_status import_part(rkvi_mover *m, const rkvi_cells_part *part, const rkvi_cells_call *c)
 {
-    const uint64_t bytes = part->geom->head_bytes * part->geom->n_heads;
+    const uint64_t bytes = rkvi_geom_cells_bytes(part->geom);
     uint8_t *tile = rkvi_mover_host_cells(m, part->tile, c->layer);
     const bool is_host = tile != NULL;
     rkvi_outer k, v;

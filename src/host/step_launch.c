@@ -140,7 +140,7 @@ static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *
     for (uint64_t leaf = it->leaf0; leaf < it->leaf1; leaf++) {
         const uint64_t base = bases[spans[leaf].tile];
         if (base && base != last)
-            rkvi_launch_add_range(h, (void *)(uintptr_t)base, c->layer->geom.n_heads * c->layer->geom.head_bytes, RKVI_READ);
+            rkvi_launch_add_range(h, (void *)(uintptr_t)base, rkvi_geom_cells_bytes(&c->layer->geom), RKVI_READ);
         last = base;
     }
     const bool reads = is_prefill && !(it->flags & RKVI_ITEM_FIRST);
@@ -338,7 +338,7 @@ static void tree_ranges(rkv_cache *h, const rkvi_site_call *c)
     add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, g->dk, RKVI_READ);
     for (uint64_t i = 0; i < h->plan.n_tree_rows; i++) {
         const rkvi_new_cell *cell = &cells[items[i].cell0 + items[i].row];
-        rkvi_launch_add_range(h, (void *)(uintptr_t)bases[cell->base], g->n_heads * g->head_bytes, RKVI_READ);
+        rkvi_launch_add_range(h, (void *)(uintptr_t)bases[cell->base], rkvi_geom_cells_bytes(g), RKVI_READ);
         add_partials(h, c, items[i].slot, 1, RKVI_WRITE);
     }
 }
@@ -377,7 +377,7 @@ rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, con
     for (uint32_t t = 0; t < n_tiles; t++) {
         const rkvi_tile_layer *tl = rkvi_tile_layer_at(&h->cache.tiles, s->tiles[begin.tile_index + t], layer);
         args.tiles[t] = tl->device_addr;
-        rkvi_launch_add_range(h, (void *)(uintptr_t)tl->device_addr, g->n_heads * g->head_bytes, RKVI_READ | RKVI_WRITE);
+        rkvi_launch_add_range(h, (void *)(uintptr_t)tl->device_addr, rkvi_geom_cells_bytes(g), RKVI_READ | RKVI_WRITE);
     }
     for (uint32_t i = 0; i < n; i++)
         args.from[i] = (uint8_t)cells[i];

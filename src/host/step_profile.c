@@ -1,24 +1,33 @@
 /* step_profile.c: profiling of steps. */
 #include "step_profile.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
-struct rkvi_step_profile {
-    rkvi_profile sums;
-    uint32_t every;
-    bool is_on;
-    float *staging; /* pinned; NULL: stopped */
-};
-
-/* What a host call is given; it frees it. */
+/* What a host call is given. */
 typedef struct call {
     struct rkvi_step_profile *profile;
     const rkvi_item *items; /* in the mirror, which waits for the step's end */
     uint64_t n, slot0;
     bool is_first, is_last;
     rkvi_mass_tables tables;
-    int64_t begin[]; /* [row], of the last call */
 } call;
+
+/* The calls of a step, from its begin until it has ended: as long as its tables. */
+typedef struct step_calls {
+    call *calls;
+    uint64_t n, room;
+    int64_t *begin; /* [row] where the row's sequence begins */
+} step_calls;
+
+struct rkvi_step_profile {
+    rkvi_profile sums;
+    uint32_t every;
+    bool is_on;
+    float *staging;    /* pinned; NULL: stopped */
+    step_calls *steps; /* [steps_ahead] beside the handle's tables */
+    uint32_t n_steps;
+};
 
 /* -------------------------------------------------------------- start and stop */
 
@@ -27,22 +36,53 @@ static uint64_t staging_bytes(const rkv_cache *h, const rkvi_profile *p)
     return h->cfg.partial_slots * 2 * p->most_q_heads * sizeof(float);
 }
 
-rkv_status rkvi_profile_start(rkv_cache *h, uint32_t every)
+static void free_profile(struct rkvi_step_profile *p)
+{
+    for (uint32_t i = 0; i < p->n_steps; i++) {
+        free(p->steps[i].calls);
+        free(p->steps[i].begin);
+    }
+    free(p->steps);
+    rkvi_profile_free(&p->sums);
+    free(p);
+}
+
+/* All but the staging memory; NULL, with the sentence: refused. */
+static struct rkvi_step_profile *make_profile(const rkvi_config *cfg)
 {
     struct rkvi_step_profile *p = calloc(1, sizeof *p);
-    void *staging = NULL;
-    if (h->graphs) {
-        free(p);
-        return rkvi_fail(RKV_E_UNSUPPORTED, "profiles are not built for caches with RKV_FLAG_GRAPHS");
+    step_calls *steps = calloc(cfg->steps_ahead, sizeof *steps);
+    bool ok = p && steps;
+    for (uint32_t i = 0; ok && i < cfg->steps_ahead; i++) {
+        steps[i].begin = calloc(cfg->max_rows, sizeof *steps[i].begin);
+        p->n_steps += steps[i].begin != NULL;
+        ok = steps[i].begin != NULL;
     }
+    if (!p) {
+        free(steps);
+        rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a profile");
+        return NULL;
+    }
+    p->steps = steps;
+    if (ok && rkvi_profile_init(&p->sums, cfg) == RKV_OK)
+        return p;
+    free_profile(p);
+    if (!ok)
+        rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a profile of steps of %u rows", cfg->max_rows);
+    return NULL;
+}
+
+rkv_status rkvi_profile_start(rkv_cache *h, uint32_t every)
+{
+    void *staging = NULL;
+    if (h->graphs)
+        return rkvi_fail(RKV_E_UNSUPPORTED, "profiles are not built for caches with RKV_FLAG_GRAPHS");
+    struct rkvi_step_profile *p = make_profile(&h->cfg);
     if (!p)
-        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a profile");
-    rkv_status s = rkvi_profile_init(&p->sums, &h->cfg);
-    if (s == RKV_OK)
-        s = rkvi_dev(host_alloc, h->dev, staging_bytes(h, &p->sums), &staging);
+        return RKV_E_HOST_MEMORY;
+    const rkv_status s = rkvi_dev(host_alloc, h->dev, staging_bytes(h, &p->sums), &staging);
     if (s != RKV_OK) {
-        rkvi_profile_free(&p->sums);
-        free(p);
+        free_profile(p);
         return rkvi_step_seen_status(h, s);
     }
     rkvi_profile_drop(h);
@@ -84,8 +124,7 @@ void rkvi_profile_drop(rkv_cache *h)
     h->profile = NULL;
     if (p->staging)
         rkvi_dev(host_free, h->dev, p->staging);
-    rkvi_profile_free(&p->sums);
-    free(p);
+    free_profile(p);
 }
 
 /* -------------------------------------------------------------------- in a step */
@@ -95,9 +134,34 @@ bool rkvi_profile_wants(const rkv_cache *h)
     return rkvi_profile_runs(h) && h->cache.step % h->profile->every == 0;
 }
 
+static step_calls *calls_now(const rkv_cache *h)
+{
+    return &h->profile->steps[h->now - h->tables];
+}
+
+rkv_status rkvi_profile_begin(rkv_cache *h)
+{
+    step_calls *c = calls_now(h);
+    const uint64_t n = (uint64_t)h->plan.n_launches * h->plan.n_rounds + h->cfg.n_sites;
+    if (n > c->room) {
+        call *p = realloc(c->calls, n * sizeof *p);
+        if (!p)
+            return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %llu host calls of a profile", (unsigned long long)n);
+        c->calls = p;
+        c->room = n;
+    }
+    c->n = 0;
+    for (uint32_t e = 0; e < h->batch.n_entries; e++) {
+        const rkvi_batch_entry *be = &h->batch.entries[e];
+        for (uint32_t r = 0; r < be->n_rows; r++)
+            c->begin[be->row0 + r] = rkvi_seq_pos_begin(&h->cache.seqs[be->sequence]);
+    }
+    return RKV_OK;
+}
+
 static void take_over(void *arg)
 {
-    call *c = arg;
+    const call *c = arg;
     rkvi_profile *p = &c->profile->sums;
     if (c->is_first)
         rkvi_profile_site(p);
@@ -105,47 +169,27 @@ static void take_over(void *arg)
         rkvi_profile_add(p, c->items, c->n, c->profile->staging, c->slot0, c->tables.q_heads);
     if (c->is_last)
         rkvi_profile_finish(p, &c->tables);
-    free(c);
 }
 
 /* What the host call reads: the slots of its items (executors that ask). */
-static rkvi_range *ranges_of(const rkv_cache *h, const call *c)
+static void add_ranges(rkv_cache *h, const call *c)
 {
     const uint64_t slot_floats = 2 * (uint64_t)c->tables.q_heads;
-    rkvi_range *r = h->dev->wants_ranges && c->n ? malloc(c->n * sizeof *r) : NULL;
-    for (uint64_t i = 0; r && i < c->n; i++)
-        r[i] = (rkvi_range){.ptr = c->profile->staging + (c->items[i].slot - c->slot0) * slot_floats,
-                            .bytes = c->items[i].n_rows * slot_floats * sizeof(float),
-                            .rows = 1,
-                            .access = RKVI_READ};
-    return r;
-}
-
-static void fill_begin(const rkv_cache *h, call *c)
-{
-    for (uint32_t e = 0; e < h->batch.n_entries; e++) {
-        const rkvi_batch_entry *be = &h->batch.entries[e];
-        for (uint32_t r = 0; r < be->n_rows; r++)
-            c->begin[be->row0 + r] = rkvi_seq_pos_begin(&h->cache.seqs[be->sequence]);
-    }
-    c->tables.begin = c->begin;
+    for (uint64_t i = 0; h->dev->wants_ranges && i < c->n; i++)
+        rkvi_launch_add_range(h, c->profile->staging + (c->items[i].slot - c->slot0) * slot_floats,
+                              c->items[i].n_rows * slot_floats * sizeof(float), RKVI_READ);
 }
 
 static rkv_status enqueue(rkv_cache *h, const call *what, void *stream)
 {
-    call *c = malloc(sizeof *c + h->batch.n_rows * sizeof *c->begin);
-    if (!c)
-        return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a host call of a profile");
+    step_calls *calls = calls_now(h);
+    assert(calls->n < calls->room);
+    call *c = &calls->calls[calls->n++];
     *c = *what;
-    if (c->is_last)
-        fill_begin(h, c);
-    rkvi_range *ranges = ranges_of(h, c);
-    const rkv_status s =
-        rkvi_dev(host_call, h->dev, take_over, c, ranges, ranges ? what->n : 0, stream);
-    free(ranges);
-    if (s != RKV_OK)
-        free(c);
-    return s;
+    add_ranges(h, c);
+    const size_t n = h->n_ranges;
+    h->n_ranges = 0;
+    return rkvi_dev(host_call, h->dev, take_over, c, h->ranges, n, stream);
 }
 
 /* m and l of slots [slot0, slot0 + n) lie at the end of each slot. */
@@ -190,7 +234,8 @@ rkv_status rkvi_profile_output(rkv_cache *h, const rkvi_site_call *c)
         h->plan.is_mapped ? (const uint32_t *)(const void *)(m + h->plan.row_map_off) : NULL;
     const call what = {.profile = h->profile,
                        .is_last = true,
-                       .tables = {.entries = (const rkvi_entry *)(m + pc->entries_off),
+                       .tables = {.begin = calls_now(h)->begin,
+                                  .entries = (const rkvi_entry *)(m + pc->entries_off),
                                   .rows = (const rkvi_row *)(m + h->plan.rows_off),
                                   .spans = (const rkvi_span *)(m + pc->spans_off),
                                   .row_map = map,

@@ -22,6 +22,8 @@ void rkvi_profile_drop(rkv_cache *h);
 
 /* For step: is this step profiled?  Called by begin. */
 bool rkvi_profile_wants(const rkv_cache *h);
+/* It is, and is planned: room for its host calls. */
+rkv_status rkvi_profile_begin(rkv_cache *h);
 /* Decode items of a round were enqueued (rounds of all launches of the site counted on); the last merge is next. */
 rkv_status rkvi_profile_launch(rkv_cache *h, const rkvi_site_call *c, uint32_t round);
 rkv_status rkvi_profile_output(rkv_cache *h, const rkvi_site_call *c);

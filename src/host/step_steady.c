@@ -6,7 +6,7 @@
  * longer: the same tiles at the same addresses, the same leaves but for the last
  * ones' counts, the same items, the same list.  Then the image of the tables is
  * the former one with new rows, new cells and those counts, and there is nothing
- * to plan. */
+ * to plan; nor to copy, where the step's mirror held a step of the same plan. */
 #include "step_types.h"
 
 #include <assert.h>
@@ -127,12 +127,15 @@ static bool same_masks(const rkv_cache *h)
 
 /* -------------------------------------------------------------------- carry on */
 
+/* The step's tables, as some step of this plan had them: its mirror may have
+ * been that one's. */
 static unsigned char *carry_begin(rkv_cache *h)
 {
     if (h->graphs)
         rkvi_step_image_begin(h);
-    else if (h->steady.tables != h->now->mirror.host)
+    else if (h->now->plan != h->steady.plan)
         memcpy(h->now->mirror.host, h->steady.tables, h->plan.table_bytes);
+    h->now->plan = h->steady.plan;
     return h->graphs ? h->image.host : h->now->mirror.host;
 }
 
@@ -166,17 +169,19 @@ static void write_cells(rkv_cache *h, unsigned char *m)
     touch(h, h->plan.cells_off, row * sizeof *cell);
 }
 
+/* Counts go on from those of the last step. */
 static void write_counts(rkv_cache *h, unsigned char *m, uint32_t class)
 {
     const uint64_t off = h->plan.classes[class].spans_off;
     const rkvi_entry *entries = (const rkvi_entry *)(void *)(m + h->plan.classes[class].entries_off);
+    const rkvi_span *former = (const rkvi_span *)(const void *)(tables_of(h) + off);
     rkvi_span *spans = (rkvi_span *)(void *)(m + off);
     for (uint32_t e = 0; e < h->batch.n_entries; e++) {
         const uint32_t n = h->batch.entries[e].n_new;
         const uint64_t last = entries[e].span0 + entries[e].n_spans - 1;
         if (n == 0)
             continue;
-        spans[last].count = (uint16_t)(spans[last].count + n);
+        spans[last].count = (uint16_t)(former[last].count + n);
         touch(h, off + last * sizeof *spans, sizeof *spans);
     }
 }

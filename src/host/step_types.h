@@ -16,6 +16,7 @@ typedef struct rkvi_step_tables {
     uint64_t upload_mark; /* timeline tables */
     uint64_t marker;      /* timeline ends: of the step that used them */
     uint64_t abort_mark;  /* timeline compute: where that step was aborted instead */
+    uint64_t plan;        /* number of the plan that the mirror holds, with some step's lengths; 0: none */
 } rkvi_step_tables;
 
 typedef enum { RKVI_STEP_IDLE, RKVI_STEP_BEGUN, RKVI_STEP_RUNNING, RKVI_STEP_BROKEN } rkvi_step_state;
@@ -55,6 +56,7 @@ typedef struct rkvi_steady_size {
 typedef struct rkvi_step_steady {
     bool is_valid;
     const unsigned char *tables; /* its mirror: where each step has one of its own */
+    uint64_t plan;           /* plans are numbered: of the last one */
     rkvi_batch batch;
     rkvi_steady_size *sizes; /* [entry] of its sequence, the step's cells included */
     uint64_t layout;         /* of the cache */
@@ -273,7 +275,6 @@ rkv_status rkvi_replay_ring(rkv_cache *h, const rkvi_step_graph *graph, void *st
 /* ---- step_graph.c: captures and replays */
 
 rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c);
-void rkvi_capture_drop(rkv_cache *h);
 /* The launch whose ranges were just collected is captured: they are asked for
  * again at each replay. */
 void rkvi_capture_note(rkv_cache *h, const rkvi_site_call *c, rkvi_launch *l, uint64_t first, uint64_t n);

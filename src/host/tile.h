@@ -61,6 +61,7 @@ typedef struct rkvi_tile {
     uint32_t next_free;
     uint16_t stored; /* cells [0, stored) were stored since it was opened */
     uint16_t end;    /* no segment covers cells from here on (an upper bound) */
+    bool is_others;  /* cache's, in begin: a sequence other than the one that grows goes on in it */
 } rkvi_tile;
 
 typedef struct rkvi_tiles {
