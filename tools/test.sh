@@ -205,6 +205,7 @@ fi
 
 check layers tools/check_layers.py
 check layers_found tools/check_layers.py --self-test
+check docs tools/check_docs.py
 check platforms tools/check_platforms.sh
 check headers tools/check_headers.sh
 test_plain
