@@ -190,6 +190,66 @@ static void test_asking_beside_steps(void **state)
     world_destroy(&w);
 }
 
+/* ------------------------------------------------------------ beside a capture */
+
+typedef struct capturing {
+    rkvi_device *dev;
+    void *stream;
+    atomic_bool has_begun, may_end;
+    rkv_status begun, ended;
+    rkvi_graph *graph;
+} capturing;
+
+/* An engine's thread; in the mode in which CUDA forbids other threads most. */
+static void *capture(void *arg)
+{
+    capturing *c = arg;
+    c->begun = rkvi_dev(capture_begin, c->dev, c->stream, true);
+    atomic_store(&c->has_begun, true);
+    while (!atomic_load(&c->may_end))
+        sched_yield();
+    c->ended = rkvi_dev(capture_end, c->dev, c->stream, &c->graph);
+    return NULL;
+}
+
+/* A cache is made and used while another thread captures on the same device:
+ * neither disturbs the other.  The CUDA executor relaxes each call itself, the
+ * host's model of it wants the thread to be; the arena's own thread sees to that. */
+static void test_beside_capture(void **state)
+{
+    (void)state;
+    static world w, alone;
+    world_params p;
+    pthread_t thread;
+    capturing c = {.dev = make_device()};
+    assert_int_equal(rkvi_dev(stream_create, c.dev, "engine", &c.stream), RKV_OK);
+    assert_int_equal(pthread_create(&thread, NULL, capture, &c), 0);
+    while (!atomic_load(&c.has_begun))
+        sched_yield();
+    assert_int_equal(c.begun, RKV_OK);
+    rkvi_dev(capture_relax, c.dev, true);
+    world_params_init(&p);
+    assert_int_equal(rkvi_api_create_on(&p.params, c.dev, &w.cache), RKV_OK);
+    world_create(&alone);
+    for (int i = 0; i < 12; i++) {
+        world_step(&w, NULL, NULL);
+        world_step(&alone, NULL, NULL);
+        world_compare(&w, &alone);
+    }
+    assert_int_equal(rkv_sequence_park(w.cache, 0), RKV_OK);
+    assert_int_equal(rkv_cache_set_residency(w.cache, 0, 16), RKV_OK);
+    rkvi_dev(capture_relax, c.dev, false);
+    atomic_store(&c.may_end, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(c.ended, RKV_OK);
+    assert_int_equal(rkvi_dev(graph_launch, c.dev, c.graph, c.stream), RKV_OK);
+    assert_int_equal(rkvi_dev(stream_sync, c.dev, c.stream), RKV_OK);
+    assert_int_equal(rkvi_dev(graph_destroy, c.dev, c.graph), RKV_OK);
+    assert_int_equal(rkvi_dev(stream_destroy, c.dev, c.stream), RKV_OK);
+    rkv_cache_destroy(w.cache);
+    world_destroy(&alone);
+}
+
 /* ----------------------------------------------------------------- allocator */
 
 typedef struct counted {
@@ -295,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_failed_creates),
         cmocka_unit_test(test_cycles),
         cmocka_unit_test(test_asking_beside_steps),
+        cmocka_unit_test(test_beside_capture),
         cmocka_unit_test(test_allocator),
         cmocka_unit_test(test_fault),
     };

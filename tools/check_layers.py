@@ -5,10 +5,12 @@
 The table is the order of the parts in the design, from top to bottom. A file belongs to the part with
 the longest name that its own name starts with ("device_host_link.c" belongs to "device_host").
 A file of no part is an error, so that a new file must be given its place here.
+With --self-test: that it finds what it should.
 """
 import pathlib
 import re
 import sys
+import tempfile
 
 # Part -> the parts that its files may include, apart from their own. BASE may be included by all.
 BASE = ["geometry", "diag", "marks", "thread", "build"]
@@ -151,8 +153,8 @@ def check_table(problems):
                 problems.append(f"table: '{part}' and '{other}' know each other")
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+def problems_of(root):
+    """What is wrong below a folder, and how many files and headers were looked at."""
     problems = []
     check_table(problems)
     files = sorted(p for folder in ("src/host", "src/cuda") for p in (root / folder).rglob("*")
@@ -168,10 +170,50 @@ def main():
         if path.name in names:
             problems.append(f"{path}: {names[path.name]} has the same name")
         names[path.name] = path
+    return problems, len(files), len(headers)
+
+
+# Trees with one violation each: {file: text}, and words of the sentence about it.
+VIOLATIONS = [
+    ({"src/host/ring.c": '#include "cache.h"', "src/host/cache.h": ""}, "'ring' must not know 'cache'"),
+    ({"src/host/seq.c": '#include "device.h"', "src/host/device.h": ""}, "'seq' must not know 'device'"),
+    ({"src/host/plan.c": '#include "seq.h"', "src/host/seq.h": '#include "tile.h"', "src/host/tile.h": '#include "pool.h"',
+      "src/host/pool.h": '#include "device.h"', "src/host/device.h": ""}, "reaches device.h through other headers"),
+    ({"src/host/device_host.c": '#include "device_sim.h"', "src/host/device_sim.h": ""},
+     "'device_host' must not know 'device_sim'"),
+    ({"src/host/tile.c": "#include <rollkv/rollkv.h>"}, "must not know the public API"),
+    ({"src/host/step.c": "#include <cuda_runtime_api.h>"}, "only ['device_cuda'] may use it"),
+    ({"src/host/queue.c": ""}, "belongs to no part"),
+    ({"src/host/ops.h": "", "src/cuda/ops.h": ""}, "has the same name"),
+    ({"include/rollkv/rollkv.h": "#include <cuda.h>"}, "public headers include only"),
+]
+
+
+def self_test():
+    """Each violation is found, and nothing else."""
+    failed = 0
+    for tree, words in VIOLATIONS:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name, text in tree.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text + "\n")
+            problems, _, _ = problems_of(root)
+        if len(problems) != 1 or words not in problems[0]:
+            print(f"{list(tree)}: {problems}, not one with: {words}")
+            failed += 1
+    print(f"{len(VIOLATIONS)} violations, {failed} not found as they should be")
+    return 1 if failed else 0
+
+
+def main():
+    if "--self-test" in sys.argv:
+        return self_test()
+    problems, n_files, n_headers = problems_of(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "."))
     for line in problems:
         print(line)
-    print(f"{len(files)} files and {len(headers)} public headers, {len(problems)} problems")
-    return 1 if problems or not files else 0
+    print(f"{n_files} files and {n_headers} public headers, {len(problems)} problems")
+    return 1 if problems or not n_files else 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 # layers, headers, symbols, ABI and installation.
 #
 #   tools/test.sh            what CI runs
-#   tools/test.sh --full     also the long tests (full products of settings, sizes beyond 4 GiB)
+#   tools/test.sh --full     also the long tests (full products of settings, sizes beyond 4 GiB), clang-tidy's
+#                            analyzer, a build with CUDA 12, and one for aarch64 under qemu
 #
 # The last line counts cases: 'N passed, N failed, N skipped'. The exit status is 0 when something ran
 # and nothing failed.
@@ -18,7 +19,7 @@ for argument in "$@"; do
     case $argument in
     --full) full=yes ;;
     *)
-        sed -n '3,12s/^# \{0,1\}//p' "$0"
+        sed -n '3,13s/^# \{0,1\}//p' "$0"
         [ "$argument" = --help ] && exit 0
         exit 2 ;;
     esac
@@ -191,6 +192,7 @@ test_cuda() {
     targets=
     run_tests build/cuda --suite gpu
     check cuda_symbols tools/check_symbols.sh build/cuda
+    check cuda_static tools/check_static.sh build/cuda src/cuda/*.c
 }
 
 # Tests of the example engine read a real model; without one they skip.
@@ -202,12 +204,19 @@ else
 fi
 
 check layers tools/check_layers.py
+check layers_found tools/check_layers.py --self-test
+check docs tools/check_docs.py
+check platforms tools/check_platforms.sh
 check headers tools/check_headers.sh
 test_plain
 test_asan
 test_tsan
 test_clang
 test_cuda
+if [ -n "$full" ]; then
+    check cuda12 tools/check_cuda12.sh
+    check aarch64 tools/check_aarch64.sh
+fi
 
 say "done"
 cat $summary

@@ -4,6 +4,7 @@
 #include "cache_fill.h"
 #include "cache_places.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* ---------------------------------------------------------------------- runs */
@@ -62,6 +63,7 @@ static void count_cells(const rkvi_seq *s, rkvi_compaction *k)
 static void add_segment(rkvi_seq *r, const rkvi_segment *g)
 {
     rkvi_segment *last = r->n_segments ? &r->segments[r->n_segments - 1] : NULL;
+    assert(r->segments);
     r->n_cells += g->count;
     if (last && last->tile_index == g->tile_index && last->turn == g->turn && last->pos + last->count == g->pos &&
         last->first + last->count == g->first)

@@ -116,6 +116,7 @@ rkv_status rkvi_cache_relocate(rkvi_cache *c, uint32_t layer, uint64_t places, r
         rkvi_relocations_free(out);
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to rearrange %u places", p->n_places);
     }
+    assert(out->drops);
     withdraw(p, out->drops);
     take_places(c, layer, out);
     return RKV_OK;

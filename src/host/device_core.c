@@ -421,7 +421,7 @@ static void core_destroy(rkvi_device *d)
     for (rkvi_stream *s = c->streams; s; s = s->next)
         c->backend->drain(s, s->n_pushed);
     while (c->streams)
-        rkvi_core_stream_free(c->streams);
+        rkvi_core_stream_free(c->streams); /* NOLINT(clang-analyzer-unix.Malloc): it leaves the list */
     rkvi_core_memory_drop(c);
     rkvi_core_drop_kept(c);
     pthread_mutex_unlock(&c->lock);

@@ -18,7 +18,7 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static rkvi_log_fn log_fn;
 static void *log_user;
 
-rkv_status rkvi_fail(rkv_status status, const char *format, ...)
+rkv_status (rkvi_fail)(rkv_status status, const char *format, ...)
 {
     /* An argument may point into error_text (a cause that is passed on with
      * words around it), so the new text is built apart. */

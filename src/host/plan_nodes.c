@@ -1,6 +1,7 @@
 /* plan_nodes.c: slots of a site's partials, and the merges that bring them together. */
 #include "plan_site.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,7 @@ static bool bring_together(rkvi_site_plan *sp, compaction *c, const rkvi_live_no
     rkvi_stem_nodes *nodes = &sp->w->nodes[c->stem];
     rkvi_node *out;
     if (n > 1 && !is_complete(sp, c, leaf, level)) {
+        assert(level > 0); /* no two nodes have a leaf in common */
         const uint64_t mid = leaf + ((uint64_t)1 << (level - 1));
         uint64_t left = 0;
         while (left < n && live[left].leaf0 < mid)

@@ -3,6 +3,7 @@
 #include "cache_unseen.h"
 #include "step_cells_types.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +110,7 @@ static rkv_status open_layer(rkvi_mover *m, uint32_t tile, uint32_t from, uint32
     if (host)
         rkvi_mover_access(m, host, bytes, RKVI_READ);
     uint8_t *at = to ? to : room;
+    assert(at);
     rkvi_mover_access(m, at, bytes, RKVI_WRITE);
     if (!host)
         memset(at, 0, bytes);

@@ -40,7 +40,7 @@ static rkv_status grow(rkv_cache *h, uint32_t layer, uint64_t window_tiles)
     rkvi_pool *p = &h->cache.layers[layer].device;
     const uint64_t places = rkvi_config_device_places(&h->cfg.layers[layer], window_tiles);
     const uint32_t max = p->max_places;
-    uint32_t *before = malloc(p->n_extents * sizeof *before);
+    uint32_t *before = calloc(p->n_extents, sizeof *before);
     if (!before)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for a list of %u extents", p->n_extents);
     for (uint32_t e = 0; e < p->n_extents; e++)
