@@ -424,7 +424,7 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
 template <int VEC>
 static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
 {
-    extern __shared__ __align__(16) uint8_t raw[];
+    RKVK_SHARED(raw, 16);
     room<VEC> *rooms = reinterpret_cast<room<VEC> *>(raw);
     __shared__ uint32_t begin[GROUPS + 1];
     const uint32_t width = 32 * VEC, slices = (a.dv + width - 1) / width;
