@@ -367,6 +367,7 @@ static __device__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item
 template <int VEC> static __device__ __forceinline__ void join(room<VEC> *rooms, value<VEC> &v)
 {
     const uint32_t y = threadIdx.y;
+    __syncwarp(); /* all lanes have taken m and l of what was pending */
 #pragma unroll 1
     for (uint32_t step = 1; step < GROUPS; step *= 2) {
         if (y % (2 * step) == step)
