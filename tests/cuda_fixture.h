@@ -58,6 +58,18 @@ static inline uint64_t gpu_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* ROLLKV_TEST_ONE_IN=n leaves out all of a test's cases but one in n: for kernels that run slowly. */
+static inline bool gpu_leaves_out(void)
+{
+    static uint64_t one_in, n;
+    if (!one_in) {
+        const char *text = getenv("ROLLKV_TEST_ONE_IN");
+        one_in = text ? strtoull(text, NULL, 0) : 1;
+        one_in = one_in ? one_in : 1;
+    }
+    return n++ % one_in != 0;
+}
+
 static inline rkv_status gpu_copy(rkvi_device *d, rkvi_direction direction, void *dst, const void *src,
                                   size_t bytes, void *stream)
 {

@@ -9,7 +9,8 @@
  * other axes drawn.  ROLLKV_TEST_SEED sets the seed, ROLLKV_TEST_DRAWS how many
  * draws (1); ROLLKV_TEST_VARIANT=part of a name, ROLLKV_TEST_RATIO=N and
  * ROLLKV_TEST_REGIME=decode|prefill choose; ROLLKV_TEST_FAILURES=N (3) reports
- * so many failures of a variant before the next one begins.
+ * so many failures of a variant before the next one begins; ROLLKV_TEST_ONE_IN=N
+ * leaves out all but one case in N.
  */
 #include "cuda_case.h"
 
@@ -359,7 +360,8 @@ static uint32_t check_variant(const gpu_variant *v, uint32_t *cases)
             for (int prefill = 0; prefill < 2; prefill++) {
                 const ops_case c = case_of(v, ratios[i], prefill, &s);
                 const ops_cut cut = cut_of(prefill, &s);
-                if ((only && (long)ratios[i] != only) || !regime_wanted(prefill) || failures[prefill] >= (uint32_t)most)
+                if ((only && (long)ratios[i] != only) || !regime_wanted(prefill) || failures[prefill] >= (uint32_t)most ||
+                    gpu_leaves_out())
                     continue;
                 failures[prefill] += !check_case(v, &c, &cut);
                 ++*cases;

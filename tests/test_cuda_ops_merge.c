@@ -147,7 +147,8 @@ static void test_merge(void **state)
                                   .leaf_step = k % 3 == 0   ? 1
                                                : k % 3 == 1 ? 4
                                                             : 100000};
-            check_merge(&c, &r);
+            if (!gpu_leaves_out())
+                check_merge(&c, &r);
         }
 }
 

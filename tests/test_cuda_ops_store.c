@@ -168,7 +168,8 @@ static void test_store(void **state)
                     (rkvi_type_is_quantised(v) && g.dv % 32))
                     continue;
                 for (rkv_type tensor = RKV_TYPE_F32; tensor <= RKV_TYPE_BF16; tensor++, n++)
-                    check_store(g, tensor, (values_kind)(n % VALUES_COUNT), &r);
+                    if (!gpu_leaves_out())
+                        check_store(g, tensor, (values_kind)(n % VALUES_COUNT), &r);
             }
     assert_true(n > 400);
 }
@@ -183,7 +184,8 @@ static void test_values(void **state)
             for (int kind = 0; kind < VALUES_COUNT; kind++)
                 for (int times = 0; times < 3; times++) {
                     const rkvi_geom g = {.dk = 256, .dv = 256, .type_k = type, .type_v = type};
-                    check_store(g, tensor, (values_kind)kind, &r);
+                    if (!gpu_leaves_out())
+                        check_store(g, tensor, (values_kind)kind, &r);
                 }
 }
 

@@ -530,7 +530,7 @@ static __global__ void __launch_bounds__(RKVK_THREADS) rkvk_prefill(const rkvi_a
         return;
 #endif
     static_assert(sizeof(rkvk_prefill_smem<S>) <= RKVK_SMEM_MOST, "shared memory");
-    extern __shared__ __align__(16) uint8_t raw[];
+    RKVK_SHARED(raw, 16);
     rkvk_prefill_smem<S> &sm = *reinterpret_cast<rkvk_prefill_smem<S> *>(raw);
     const uint64_t block = rkvk_block();
     if (block >= n_blocks)

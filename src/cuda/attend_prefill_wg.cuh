@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(RKVK_WG_THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     static_assert(sizeof(rkvk_wg_smem<S>) <= RKVK_WG_SMEM, "shared memory");
-    extern __shared__ __align__(1024) uint8_t rkvk_wg_raw[];
+    RKVK_SHARED(rkvk_wg_raw, 1024);
     rkvk_wg_smem<S> &sm = *reinterpret_cast<rkvk_wg_smem<S> *>(rkvk_wg_raw);
     const uint64_t block = rkvk_block();
     if (block >= n_blocks)

@@ -321,7 +321,7 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
     rkvk_stream(const rkvk_stream_args d, const uint64_t n_blocks)
 {
     using S = typename P::S;
-    extern __shared__ __align__(16) uint8_t raw[];
+    RKVK_SHARED(raw, 16);
     rkvk_stream_smem<P> &sm = *reinterpret_cast<rkvk_stream_smem<P> *>(raw);
     const rkvi_attend_args &a = d.a;
     const uint64_t index = rkvk_block();

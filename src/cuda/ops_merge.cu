@@ -367,6 +367,7 @@ static __device__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item
 template <int VEC> static __device__ __forceinline__ void join(room<VEC> *rooms, value<VEC> &v)
 {
     const uint32_t y = threadIdx.y;
+    __syncwarp(); /* all lanes have taken m and l of what was pending */
 #pragma unroll 1
     for (uint32_t step = 1; step < GROUPS; step *= 2) {
         if (y % (2 * step) == step)
@@ -424,7 +425,7 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
 template <int VEC>
 static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
 {
-    extern __shared__ __align__(16) uint8_t raw[];
+    RKVK_SHARED(raw, 16);
     room<VEC> *rooms = reinterpret_cast<room<VEC> *>(raw);
     __shared__ uint32_t begin[GROUPS + 1];
     const uint32_t width = 32 * VEC, slices = (a.dv + width - 1) / width;

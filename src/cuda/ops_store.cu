@@ -248,16 +248,13 @@ extern "C" int rkvk_launch_upload(const rkvi_upload_args *a, uint64_t grid, void
 
 /* ------------------------------------------------------------------ delay */
 
-/* By the device's wall clock, which ticks coarsely (about a microsecond). */
 static __global__ void rkvk_delay(const int64_t ns, const uint64_t unused)
 {
     (void)unused;
-    uint64_t begin, now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+    const uint64_t begin = rkvk_now_ns();
     do {
         __nanosleep(200);
-        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    } while ((int64_t)(now - begin) < ns);
+    } while ((int64_t)(rkvk_now_ns() - begin) < ns);
 }
 
 extern "C" int rkvk_launch_delay(int64_t ns, void *stream)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * rkvk_copy.cuh: asynchronous copies from device to shared memory.  Inline PTX
- * that moves data lives here alone.
+ * rkvk_copy.cuh: asynchronous copies from device to shared memory, and barriers.
  *
  * A thread's copies are gathered into groups by commit; wait<N> returns when all
  * of its groups but the N latest have arrived.  Other threads' copies can be

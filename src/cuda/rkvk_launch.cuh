@@ -8,8 +8,9 @@
 #ifndef RKVK_LAUNCH_CUH
 #define RKVK_LAUNCH_CUH
 
+#include "rkvk_device.cuh"
+
 #include <cuda_runtime.h>
-#include <stdint.h>
 
 /* Work of more blocks than a grid's x holds: kernels take their block's number
  * from x and y together (rkvk_block), and return where it is n_blocks or more. */
@@ -31,36 +32,11 @@ static int rkvk_run(void (*kernel)(Args, uint64_t), const Args *args, uint64_t n
                     size_t smem_bytes, void *stream)
 {
     void *params[] = {const_cast<Args *>(args), &n};
-    return (int)cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block, params,
-                                 smem_bytes, static_cast<cudaStream_t>(stream));
+    return (int)cudaLaunchKernel(rkvk_entry(kernel), grid, block, params, smem_bytes,
+                                 static_cast<cudaStream_t>(stream));
 }
 
-/* Kernels that start early (compute capability 9.0 and later).  Of a launch by
- * rkvk_run_early, blocks start once each block of the kernel before it in the
- * stream has called rkvk_start_next or ended, and that kernel's results can be
- * read after rkvk_wait_before alone.  Rules, for the order to hold along a stream:
- *   - each block of such a kernel calls rkvk_wait_before, before it returns,
- *     before it reads what any kernel wrote, and before it writes anything;
- *   - what it may read earlier: parameters and the step's tables, whose upload
- *     is an edge of the step's first kernel;
- *   - rkvk_start_next comes after rkvk_wait_before, so that two neighbours of a
- *     stream overlap, never three;
- *   - a kernel that fills the GPU does not call it: with the merge's blocks waiting
- *     beside decode's, a step of 48 sites took 8.9 ms in place of 7.8 (H200). */
-static __device__ __forceinline__ void rkvk_wait_before(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-static __device__ __forceinline__ void rkvk_start_next(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" :::);
-#endif
-}
-
+/* One that starts early: rkvk_device.cuh. */
 template <typename Args>
 static int rkvk_run_early(void (*kernel)(Args, uint64_t), const Args *args, uint64_t n, dim3 grid, dim3 block,
                           size_t smem_bytes, void *stream)
@@ -82,7 +58,7 @@ static int rkvk_run_early(void (*kernel)(Args, uint64_t), const Args *args, uint
     config.attrs = &early;
     config.numAttrs = major >= 9 ? 1 : 0;
     void *params[] = {const_cast<Args *>(args), &n};
-    return (int)cudaLaunchKernelExC(&config, reinterpret_cast<const void *>(kernel), params);
+    return (int)cudaLaunchKernelExC(&config, rkvk_entry(kernel), params);
 }
 
 /* Loads a kernel's module on the current device (a first launch inside a

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * rkvk_mma.cuh: the tensor-core instructions, wrapped.  Inline PTX for
- * arithmetic lives here and in rkvk_wgmma.cuh alone.
+ * rkvk_mma.cuh: the tensor-core instructions of a warp, wrapped.
  *
  * Fragments of mma.m16n8k16, D = A * B + C, per lane, g = lane / 4, t = lane % 4;
  * a register of A and B holds two 16-bit elements, the lower index in its low half:

@@ -13,6 +13,7 @@
 
 #include "rkvk_leaves.cuh"
 #include "rkvk_pipe.cuh"
+#include "rkvk_plane.cuh"
 #include "rkvk_wgmma.cuh"
 
 #define RKVK_WG 128     /* threads of a warpgroup */

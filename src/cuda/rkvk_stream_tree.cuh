@@ -320,6 +320,7 @@ static __device__ __forceinline__ void rkvk_pending_join(rkvk_node_state<P> &x, 
     rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
         const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, column);
         const float m = *node.m, l = *node.l;
+        __syncwarp(); /* lane 0 may write the next node there */
         if (m == rkvk_empty_m())
             return;
         const bool take = x.m[n][h] == rkvk_empty_m();
@@ -378,6 +379,7 @@ static __device__ __forceinline__ void rkvk_pending_add(rkvk_node_state<P> &x, c
     }
     if (more) {
         rkvk_pending_push<P>(x, a, w, list.n);
+        __syncwarp(); /* m and l are lane 0's to write */
         list.leaf = rkvk_lane() == (int)list.n ? done : list.leaf;
         list.n++;
     }
