@@ -429,8 +429,8 @@ typedef struct rkv_cache_stats {
     uint64_t table_bytes;             /* H2D, step tables */
     uint64_t copies_in, copies_out;   /* copies enqueued */
     uint64_t largest_copy_in_bytes;
-    uint64_t launches;                /* kernels enqueued */
-    uint64_t extra_launches;          /* those beyond one attend and one merge per site */
+    uint64_t launches;                /* kernels enqueued, the upload of a step's tables among them */
+    uint64_t extra_launches;          /* those beyond that, and one store, attend and merge per site */
     uint64_t waits;                   /* waits of streams for events, enqueued */
     uint64_t host_waits;              /* times that begin blocked: the step that last used its tables was
                                        * still running, or a host slab was not ready (either counts) */

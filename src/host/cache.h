@@ -166,7 +166,8 @@ rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t 
  * RKV_E_CAPACITY (stretches of shifted cells). */
 rkv_status rkvi_cache_sequence_share(rkvi_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
-/* Cells stored in tiles, and those that segments cover. */
+/* Cells stored in tiles, and those that segments cover: known, but where tiles
+ * are shared, whose segments are gone through. */
 typedef struct rkvi_cell_count {
     uint64_t stored, covered, shared_tiles;
 } rkvi_cell_count;

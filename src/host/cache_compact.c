@@ -65,8 +65,7 @@ static void add_segment(rkvi_seq *r, const rkvi_segment *g)
     rkvi_segment *last = r->n_segments ? &r->segments[r->n_segments - 1] : NULL;
     assert(r->segments);
     r->n_cells += g->count;
-    if (last && last->tile_index == g->tile_index && last->turn == g->turn && last->pos + last->count == g->pos &&
-        last->first + last->count == g->first)
+    if (last && last->tile_index == g->tile_index && rkvi_segment_goes_on(last, g))
         last->count += g->count;
     else
         r->segments[r->n_segments++] = *g;

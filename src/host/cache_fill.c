@@ -100,12 +100,8 @@ rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t se
 /* What the sequence covers of its tiles was stored there. */
 static void cover(rkvi_cache *c, const rkvi_seq *s)
 {
-    for (uint32_t i = 0; i < s->n_segments; i++) {
-        rkvi_tile *t = &c->tiles.tiles[s->tiles[s->segments[i].tile_index]];
-        const uint16_t end = (uint16_t)(s->segments[i].first + s->segments[i].count);
-        t->end = end > t->end ? end : t->end;
-        t->stored = end > t->stored ? end : t->stored;
-    }
+    for (uint32_t i = 0; i < s->n_segments; i++)
+        rkvi_tiles_stored(&c->tiles, s->tiles[s->segments[i].tile_index], rkvi_segment_fill(&s->segments[i]));
 }
 
 void rkvi_cache_fill_replace(rkvi_cache *c, uint32_t sequence, rkvi_seq *with)

@@ -217,7 +217,7 @@ static void join(rkvi_cache *c, growth *g, uint32_t e)
     if (rkvi_cache_needs_copy(c, g->entry->sequence)) {
         g->copied = g->joined;
         g->joined = rkvi_tiles_take(&c->tiles);
-        c->tiles.tiles[g->joined].stored = c->tiles.tiles[g->joined].end = (uint16_t)fill;
+        rkvi_tiles_stored(&c->tiles, g->joined, fill);
         rkvi_cache_replace_last(seq, g->joined);
         rkvi_tiles_unref(&c->tiles, g->copied); /* others have it */
         c->copies[c->n_copies++] =
@@ -231,12 +231,9 @@ static void join(rkvi_cache *c, growth *g, uint32_t e)
 /* Cells [0, fill) of each tile from t on are stored. */
 static void note_stored(rkvi_cache *c, const rkvi_seq *seq, uint32_t t)
 {
-    for (; t < seq->n_tiles; t++) {
-        rkvi_tile *tile = &c->tiles.tiles[seq->tiles[t]];
-        const uint16_t fill = (uint16_t)(t + 1 < seq->n_tiles ? c->cfg->tile_cells : rkvi_seq_last_fill(seq));
-        tile->stored = tile->stored > fill ? tile->stored : fill;
-        tile->end = tile->end > fill ? tile->end : fill;
-    }
+    for (; t < seq->n_tiles; t++)
+        rkvi_tiles_stored(&c->tiles, seq->tiles[t],
+                          t + 1 < seq->n_tiles ? c->cfg->tile_cells : rkvi_seq_last_fill(seq));
 }
 
 static void append(rkvi_cache *c, growth *g, const rkvi_batch *b, uint32_t e)

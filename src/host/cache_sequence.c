@@ -70,8 +70,8 @@ static uint32_t covered_end(const rkvi_cache *c, uint32_t tile)
         const rkvi_seq *s = &c->seqs[i];
         for (uint32_t k = 0; k < s->n_segments; k++) {
             const rkvi_segment *g = &s->segments[k];
-            if (s->tiles[g->tile_index] == tile && g->first + g->count > end)
-                end = g->first + g->count;
+            if (s->tiles[g->tile_index] == tile && rkvi_segment_fill(g) > end)
+                end = rkvi_segment_fill(g);
         }
     }
     return end;
@@ -94,26 +94,39 @@ bool rkvi_cache_needs_copy(rkvi_cache *c, uint32_t sequence)
 static void cover(rkvi_cache *c, uint32_t tile, const rkvi_segment *g)
 {
     uint64_t *bits = c->cover + tile * rkvi_div_up(c->cfg->tile_cells, 64);
-    for (uint32_t cell = g->first, end = g->first + g->count; cell < end;) {
+    for (uint32_t cell = g->first, end = rkvi_segment_fill(g); cell < end;) {
         const uint32_t bit = cell % 64, n = end - cell < 64 - bit ? end - cell : 64 - bit;
         bits[cell / 64] |= (n == 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1) << bit;
         cell += n;
     }
 }
 
-void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out)
+/* Of the cells of shared tiles, those that another segment covers already. */
+static uint64_t covered_again(rkvi_cache *c)
 {
     const uint64_t words = c->cfg->capacity_tiles * rkvi_div_up(c->cfg->tile_cells, 64);
-    *out = (rkvi_cell_count){.shared_tiles = c->tiles.n_shared};
+    uint64_t n = 0;
     memset(c->cover, 0, words * sizeof *c->cover);
     for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
         const rkvi_seq *s = &c->seqs[i];
-        for (uint32_t k = 0; k < s->n_segments; k++)
-            cover(c, s->tiles[s->segments[k].tile_index], &s->segments[k]);
+        for (uint32_t k = 0; k < s->n_segments; k++) {
+            const rkvi_segment *g = &s->segments[k];
+            if (c->tiles.tiles[s->tiles[g->tile_index]].refs == 1)
+                continue;
+            cover(c, s->tiles[g->tile_index], g);
+            n += g->count;
+        }
     }
     for (uint64_t i = 0; i < words; i++)
-        out->covered += (uint64_t)__builtin_popcountll(c->cover[i]);
-    for (uint32_t t = 0; t < c->tiles.capacity; t++)
-        if (c->tiles.tiles[t].serial)
-            out->stored += c->tiles.tiles[t].stored;
+        n -= (uint64_t)__builtin_popcountll(c->cover[i]);
+    return n;
+}
+
+void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out)
+{
+    *out = (rkvi_cell_count){.shared_tiles = c->tiles.n_shared, .stored = c->tiles.n_stored};
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++)
+        out->covered += c->seqs[i].n_cells;
+    if (c->tiles.n_shared > 0)
+        out->covered -= covered_again(c);
 }

@@ -60,7 +60,7 @@ static int64_t freed_end(const rkvi_cache *c, const rkvi_seq *s, uint32_t layer,
 {
     for (uint32_t i = s->n_segments; i-- > 0;) {
         const rkvi_segment *g = &s->segments[i];
-        const int64_t end = g->pos + g->count;
+        const int64_t end = rkvi_segment_end(g);
         if (g->pos < to && end > from && is_freed(c, s, i, layer))
             return end < to ? end : to;
     }
@@ -87,7 +87,7 @@ static bool is_seen(const rkvi_cache *c, uint32_t tile, uint32_t layer)
         const int64_t floor = rkvi_cache_floor_at(c->cfg, layer, lagging_end(s, c->cfg->draft_rows));
         for (uint32_t i = s->n_segments; i-- > 0;) {
             const rkvi_segment *g = &s->segments[i];
-            if (g->tile_index + 1 < s->n_tiles && g->pos + g->count <= floor)
+            if (g->tile_index + 1 < s->n_tiles && rkvi_segment_end(g) <= floor)
                 break;
             if (s->tiles[g->tile_index] == tile)
                 return true;
@@ -121,7 +121,7 @@ static void free_layer(rkvi_cache *c, uint32_t sequence, uint32_t layer)
     uint32_t i = *passed < s->n_segments ? *passed : 0; /* 0: it was cut */
     for (; i < s->n_segments; i++) {
         const rkvi_segment *g = &s->segments[i];
-        if (g->tile_index + 1 == s->n_tiles || g->pos + g->count > floor)
+        if (g->tile_index + 1 == s->n_tiles || rkvi_segment_end(g) > floor)
             break;
         const uint32_t tile = s->tiles[g->tile_index];
         if (g[1].tile_index != g->tile_index && (c->tiles.tiles[tile].refs == 1 || !is_seen(c, tile, layer)))
@@ -160,7 +160,7 @@ bool rkvi_cache_leaves_sight(const rkvi_cache *c, const rkvi_seq *s, uint32_t ti
     const int64_t floor = rkvi_cache_floor_at(c->cfg, layer, lagging_end(s, c->cfg->draft_rows));
     for (uint32_t i = s->n_segments; i-- > 0;) {
         const rkvi_segment *g = &s->segments[i];
-        if (g->pos + g->count <= floor)
+        if (rkvi_segment_end(g) <= floor)
             return g->tile_index >= tile_index; /* and so are all before it */
         if (g->tile_index == tile_index)
             return false;
@@ -187,9 +187,9 @@ static rkv_status entry_sees(const rkvi_cache *c, const rkvi_batch *b, const rkv
 {
     const rkvi_seq *s = &c->seqs[e->sequence];
     const int64_t lo = seen_from(c, b, e, layer);
-    for (uint32_t i = s->n_segments; i-- > 0 && s->segments[i].pos + s->segments[i].count > lo;)
+    for (uint32_t i = s->n_segments; i-- > 0 && rkvi_segment_end(&s->segments[i]) > lo;)
         if (is_freed(c, s, i, layer)) {
-            const int64_t end = s->segments[i].pos + s->segments[i].count;
+            const int64_t end = rkvi_segment_end(&s->segments[i]);
             return rkvi_fail(RKV_E_SEQUENCE,
                              "sequence %u: rows would see cells from position %lld on in KV layer %u, which has "
                              "freed those below %lld; the lowest position of a row is %lld (or set keep_all)",
@@ -215,7 +215,7 @@ static int64_t cut_end(const rkvi_seq *s, int64_t end_pos)
     for (uint32_t i = s->n_segments; i-- > 0;) {
         const rkvi_segment *g = &s->segments[i];
         if (g->pos < end_pos)
-            return g->pos + g->count < end_pos ? g->pos + g->count : end_pos;
+            return rkvi_segment_end(g) < end_pos ? rkvi_segment_end(g) : end_pos;
     }
     return 0;
 }
@@ -257,7 +257,7 @@ rkv_status rkvi_cache_can_share(const rkvi_cache *c, uint32_t dst, uint32_t src,
 /* Where a segment ends once positions [from, to) are shifted. */
 static int64_t moved_end(const rkvi_segment *g, int64_t from, int64_t to, int64_t delta)
 {
-    const int64_t last = g->pos + g->count - 1;
+    const int64_t last = rkvi_segment_end(g) - 1;
     return last + 1 + (last >= from && last < to ? delta : 0);
 }
 

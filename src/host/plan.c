@@ -130,7 +130,7 @@ static void find_seen(const rkvi_plan *p, const rkvi_plan_view *v)
             rkvi_plan_range(v->batch, be, w->masks[m], &lo, &hi);
             for (uint32_t i = 0; i < s->n_segments; i++) {
                 const rkvi_segment *g = &s->segments[i];
-                if (g->pos < hi && g->pos + g->count > lo)
+                if (g->pos < hi && rkvi_segment_end(g) > lo)
                     seen[rkvi_share_base(&w->share, e, s, g->tile_index)] = true;
             }
         }

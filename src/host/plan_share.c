@@ -235,7 +235,7 @@ static uint64_t leaves_of(const rkvi_seq *s, uint64_t cells, bool is_cut, uint32
         const rkvi_segment *g = &s->segments[i];
         if (cells < g->count || (is_cut && cells == g->count))
             return n + (g->first + cells) / leaf_cells - g->first / leaf_cells;
-        n += (g->first + g->count - 1) / leaf_cells - g->first / leaf_cells + 1;
+        n += rkvi_segment_n_leaves(g, leaf_cells);
         cells -= g->count;
     }
     return n;

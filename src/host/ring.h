@@ -62,6 +62,8 @@ typedef struct rkvi_ring {
     uint32_t n_list, n_items;
     uint32_t next;          /* first item not copied */
     bool predict_cut;       /* the predicted list goes on beyond the room */
+    uint32_t counted_from, counted_to; /* items of ahead_bytes, as asked last */
+    uint64_t counted_bytes;
     rkvi_ring_item *ahead;  /* scratch: what the last prediction copied */
     uint32_t *hash;         /* scratch, for matching */
     uint32_t hash_mask;
@@ -86,6 +88,11 @@ void rkvi_ring_plan(rkvi_ring *r, uint32_t n);
 /* n further items, written there, are laid out as far as the slots they need are read by launches <= last_launch.
  * Those that an earlier prediction has copied already are left out. */
 void rkvi_ring_predict(rkvi_ring *r, uint32_t n, uint64_t last_launch);
+/* The same for a list that was planned before and is so once more, with launches
+ * `more` further on: the n items that were planned, or forgotten by a reset; the
+ * list that is. */
+void rkvi_ring_plan_again(rkvi_ring *r, uint32_t n, uint64_t more);
+void rkvi_ring_predict_again(rkvi_ring *r, uint64_t more, uint64_t last_launch);
 /* Forgets the predicted items that are not copied yet. */
 void rkvi_ring_unpredict(rkvi_ring *r);
 /* The step was taken back after `launched` launches: forgets its list and all
@@ -113,7 +120,7 @@ typedef struct rkvi_copy_group {
 bool rkvi_ring_next_group(const rkvi_ring *r, uint64_t launched, uint64_t needed, rkvi_copy_group *out);
 void rkvi_ring_issued(rkvi_ring *r, const rkvi_copy_group *group, uint64_t in_mark);
 
-/* Bytes copied whose launch is after `launched`. */
-uint64_t rkvi_ring_ahead_bytes(const rkvi_ring *r, uint64_t launched);
+/* Bytes copied whose launch is after `launched`, which never falls along a list. */
+uint64_t rkvi_ring_ahead_bytes(rkvi_ring *r, uint64_t launched);
 
 #endif

@@ -14,34 +14,6 @@ void rkvi_seq_free(rkvi_seq *s)
     *s = (rkvi_seq){0};
 }
 
-static const rkvi_segment *last_of(const rkvi_seq *s)
-{
-    return s->n_segments ? &s->segments[s->n_segments - 1] : NULL;
-}
-
-int64_t rkvi_seq_pos_begin(const rkvi_seq *s)
-{
-    return s->n_segments ? s->segments[0].pos : 0;
-}
-
-int64_t rkvi_seq_pos_end(const rkvi_seq *s)
-{
-    const rkvi_segment *last = last_of(s);
-    return last ? last->pos + last->count : 0;
-}
-
-uint32_t rkvi_seq_last_fill(const rkvi_seq *s)
-{
-    const rkvi_segment *last = last_of(s);
-    return last ? last->first + last->count : 0;
-}
-
-int64_t rkvi_seq_next_pos(const rkvi_seq *s)
-{
-    const rkvi_segment *last = last_of(s);
-    return last && last->turn == 0 ? last->pos + last->count : -1;
-}
-
 void rkvi_rows_need(uint32_t *fill, int64_t *pos, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                     uint32_t *out_tiles, uint32_t *out_segments)
 {
@@ -113,7 +85,7 @@ static uint32_t segment_after(const rkvi_seq *s, int64_t pos)
     uint32_t a = 0, z = s->n_segments;
     while (a < z) {
         const uint32_t mid = a + (z - a) / 2;
-        if (s->segments[mid].pos + s->segments[mid].count > pos)
+        if (rkvi_segment_end(&s->segments[mid]) > pos)
             z = mid;
         else
             a = mid + 1;
@@ -124,7 +96,7 @@ static uint32_t segment_after(const rkvi_seq *s, int64_t pos)
 /* The part of a segment at positions [from, to), which it has cells of. */
 static rkvi_segment part_of(const rkvi_segment *g, int64_t from, int64_t to)
 {
-    const int64_t end = g->pos + g->count;
+    const int64_t end = rkvi_segment_end(g);
     const int64_t a = from > g->pos ? from : g->pos, z = to < end ? to : end;
     rkvi_segment part = *g;
     part.pos = a;
@@ -170,8 +142,8 @@ uint32_t rkvi_seq_remove(rkvi_seq *s, int64_t from, int64_t to)
         s->n_cells -= part_of(&s->segments[i], from, to).count;
     if (first.pos < from)
         left[n_left++] = part_of(&first, first.pos, from);
-    if (last.pos + last.count > to)
-        left[n_left++] = part_of(&last, to, last.pos + last.count);
+    if (rkvi_segment_end(&last) > to)
+        left[n_left++] = part_of(&last, to, rkvi_segment_end(&last));
     assert(s->n_segments - (z - a) + n_left <= s->segments_room);
     memmove(s->segments + a + n_left, s->segments + z, (s->n_segments - z) * sizeof *s->segments);
     memcpy(s->segments + a, left, n_left * sizeof *left);
@@ -203,12 +175,6 @@ uint32_t rkvi_seq_count(const rkvi_seq *s, int64_t from, int64_t to)
     return n;
 }
 
-static bool goes_on(const rkvi_segment *last, const rkvi_segment *next)
-{
-    return last->first + last->count == next->first && last->pos + last->count == next->pos &&
-           last->turn == next->turn;
-}
-
 uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t to)
 {
     const uint32_t old_tiles = s->n_tiles;
@@ -218,9 +184,9 @@ uint32_t rkvi_seq_share(rkvi_seq *s, const rkvi_seq *src, int64_t from, int64_t 
         rkvi_segment *last = s->n_segments ? &s->segments[s->n_segments - 1] : NULL;
         const uint32_t tile = src->tiles[part.tile_index];
         assert(part.pos >= rkvi_seq_pos_end(s));
-        const bool joins = last && s->tiles[last->tile_index] == tile && last->first + last->count <= part.first;
+        const bool joins = last && s->tiles[last->tile_index] == tile && rkvi_segment_fill(last) <= part.first;
         s->n_cells += part.count;
-        if (joins && goes_on(last, &part)) {
+        if (joins && rkvi_segment_goes_on(last, &part)) {
             last->count += part.count;
             continue;
         }
@@ -241,23 +207,18 @@ bool rkvi_seq_range(const rkvi_seq *s, uint32_t *at, int64_t *out_from, int64_t 
         return false;
     *out_from = s->segments[*at].pos;
     do
-        *out_to = s->segments[*at].pos + s->segments[*at].count;
+        *out_to = rkvi_segment_end(&s->segments[*at]);
     while (++*at < s->n_segments && s->segments[*at].pos == *out_to);
     return true;
 }
 
 /* ---------------------------------------------------------------------- leaves */
 
-static uint64_t blocks_of(const rkvi_segment *g, uint32_t leaf_cells)
-{
-    return (g->first + g->count - 1) / leaf_cells - g->first / leaf_cells + 1;
-}
-
 uint64_t rkvi_seq_n_leaves(const rkvi_seq *s, uint32_t leaf_cells)
 {
     uint64_t n = 0;
     for (uint32_t i = 0; i < s->n_segments; i++)
-        n += blocks_of(&s->segments[i], leaf_cells);
+        n += rkvi_segment_n_leaves(&s->segments[i], leaf_cells);
     return n;
 }
 
@@ -266,8 +227,8 @@ uint64_t rkvi_seq_spans(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, r
     rkvi_span *o = out;
     for (uint32_t i = 0; i < s->n_segments; i++) {
         const rkvi_segment *g = &s->segments[i];
-        const uint32_t end = g->first + g->count;
-        const uint64_t blocks = blocks_of(g, leaf_cells), passed = skip < blocks ? skip : blocks;
+        const uint32_t end = rkvi_segment_fill(g);
+        const uint64_t blocks = rkvi_segment_n_leaves(g, leaf_cells), passed = skip < blocks ? skip : blocks;
         uint32_t c = g->first;
         if (passed == blocks && skip) {
             skip -= blocks;

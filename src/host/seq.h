@@ -38,13 +38,53 @@ typedef struct rkvi_seq {
     int64_t *tree_pos; /* theirs; NULL until the first tree */
 } rkvi_seq;
 
+/* Its last position + 1. */
+static inline int64_t rkvi_segment_end(const rkvi_segment *g)
+{
+    return g->pos + g->count;
+}
+/* Its last cell + 1, within the tile. */
+static inline uint32_t rkvi_segment_fill(const rkvi_segment *g)
+{
+    return g->first + g->count;
+}
+/* Does `next` go on where g ends, in positions, cells and turn?  Of one tile. */
+static inline bool rkvi_segment_goes_on(const rkvi_segment *g, const rkvi_segment *next)
+{
+    return rkvi_segment_fill(g) == next->first && rkvi_segment_end(g) == next->pos && g->turn == next->turn;
+}
+/* How many leaves it touches. */
+static inline uint32_t rkvi_segment_n_leaves(const rkvi_segment *g, uint32_t leaf_cells)
+{
+    return (rkvi_segment_fill(g) - 1) / leaf_cells - g->first / leaf_cells + 1;
+}
+
 void rkvi_seq_free(rkvi_seq *s);
-int64_t rkvi_seq_pos_begin(const rkvi_seq *s);
-int64_t rkvi_seq_pos_end(const rkvi_seq *s); /* last position + 1; 0 when empty */
+static inline const rkvi_segment *rkvi_seq_last(const rkvi_seq *s) /* NULL: empty */
+{
+    return s->n_segments ? &s->segments[s->n_segments - 1] : NULL;
+}
+static inline int64_t rkvi_seq_pos_begin(const rkvi_seq *s) /* 0 when empty */
+{
+    return s->n_segments ? s->segments[0].pos : 0;
+}
+static inline int64_t rkvi_seq_pos_end(const rkvi_seq *s) /* last position + 1; 0 when empty */
+{
+    const rkvi_segment *last = rkvi_seq_last(s);
+    return last ? rkvi_segment_end(last) : 0;
+}
 /* Cells used in the last tile; 0 when empty. */
-uint32_t rkvi_seq_last_fill(const rkvi_seq *s);
+static inline uint32_t rkvi_seq_last_fill(const rkvi_seq *s)
+{
+    const rkvi_segment *last = rkvi_seq_last(s);
+    return last ? rkvi_segment_fill(last) : 0;
+}
 /* The position that would go on with the last segment; -1: none. */
-int64_t rkvi_seq_next_pos(const rkvi_seq *s);
+static inline int64_t rkvi_seq_next_pos(const rkvi_seq *s)
+{
+    const rkvi_segment *last = rkvi_seq_last(s);
+    return last && last->turn == 0 ? rkvi_segment_end(last) : -1;
+}
 
 /* What appending these rows takes: tiles and segments beyond the present ones. */
 void rkvi_seq_need(const rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,

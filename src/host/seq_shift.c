@@ -22,14 +22,14 @@ typedef struct range {
 static range find_range(const rkvi_seq *s, int64_t from, int64_t to)
 {
     range r = {0};
-    while (r.a < s->n_segments && s->segments[r.a].pos + s->segments[r.a].count <= from)
+    while (r.a < s->n_segments && rkvi_segment_end(&s->segments[r.a]) <= from)
         r.a++;
     for (r.z = r.a; r.z < s->n_segments && s->segments[r.z].pos < to;)
         r.z++;
     if (r.a < r.z) {
         const rkvi_segment *last = &s->segments[r.z - 1];
         r.cuts_first = s->segments[r.a].pos < from;
-        r.cuts_last = last->pos + last->count > to;
+        r.cuts_last = rkvi_segment_end(last) > to;
     }
     return r;
 }
@@ -42,9 +42,9 @@ typedef struct reach {
 static reach find_reach(const rkvi_seq *s, const range *r, int64_t from, int64_t to)
 {
     const rkvi_segment *a = &s->segments[r->a], *z = &s->segments[r->z - 1];
-    reach x = {.before = -1, .first = a->pos, .last = z->pos + z->count - 1, .after = INT64_MAX};
+    reach x = {.before = -1, .first = a->pos, .last = rkvi_segment_end(z) - 1, .after = INT64_MAX};
     if (r->a > 0)
-        x.before = a[-1].pos + a[-1].count - 1;
+        x.before = rkvi_segment_end(a - 1) - 1;
     if (r->z < s->n_segments)
         x.after = s->segments[r->z].pos;
     if (r->cuts_first) {
@@ -124,8 +124,7 @@ rkv_status rkvi_seq_shift_check(const rkvi_seq *s, int64_t from, int64_t to, int
 static void join(rkvi_seq *s, uint32_t i)
 {
     rkvi_segment *g = &s->segments[i];
-    if (i == 0 || i >= s->n_segments || g[-1].tile_index != g->tile_index || g[-1].turn != g->turn ||
-        g[-1].first + g[-1].count != g->first || g[-1].pos + g[-1].count != g->pos)
+    if (i == 0 || i >= s->n_segments || g[-1].tile_index != g->tile_index || !rkvi_segment_goes_on(g - 1, g))
         return;
     g[-1].count += g->count;
     memmove(g, g + 1, (--s->n_segments - i) * sizeof *g);
@@ -204,7 +203,7 @@ void rkvi_seq_leaf_turns(const rkvi_seq *s, uint32_t leaf_cells, uint64_t skip, 
 {
     for (uint32_t i = 0; i < s->n_segments; i++) {
         const rkvi_segment *g = &s->segments[i];
-        uint64_t n = (g->first + g->count - 1) / leaf_cells - g->first / leaf_cells + 1;
+        uint64_t n = rkvi_segment_n_leaves(g, leaf_cells);
         const uint64_t skipped = skip < n ? skip : n;
         uint32_t k = 0;
         skip -= skipped;

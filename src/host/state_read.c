@@ -210,11 +210,11 @@ static rkv_status check_segment(const rkvi_state *st, uint32_t seq, uint32_t i)
     if (!before)
         return g->tile_index == 0 ? RKV_OK
                                   : bad_segment(seq, i, "the first one is not in the first tile");
-    if (g->pos < before->pos + before->count)
+    if (g->pos < rkvi_segment_end(before))
         return bad_segment(seq, i, "positions do not increase");
     if (g->tile_index != before->tile_index && g->tile_index != before->tile_index + 1)
         return bad_segment(seq, i, "it skips a tile");
-    if (g->tile_index == before->tile_index && g->first < before->first + before->count)
+    if (g->tile_index == before->tile_index && g->first < rkvi_segment_fill(before))
         return bad_segment(seq, i, "it lies over the one before it");
     return RKV_OK;
 }
@@ -304,7 +304,7 @@ static rkv_status lacks(uint32_t layer, const rkvi_segment *g, const char *why, 
     return rkvi_fail(
         RKV_E_DATA,
         "the state lacks the cells of KV layer %u at positions [%lld, %lld), which %s from %lld on",
-        layer, (long long)g->pos, (long long)(g->pos + g->count), why, (long long)from);
+        layer, (long long)g->pos, (long long)rkvi_segment_end(g), why, (long long)from);
 }
 
 /* Cells may be absent where no later row sees them, in KV layers that give such
@@ -319,7 +319,7 @@ static rkv_status check_absent(const rkvi_state *st)
                 const rkvi_segment *g = &s->segments[j];
                 if (st->present[(uint64_t)s->tiles[g->tile_index] * st->cfg->n_layers + l])
                     continue;
-                if (g->pos + g->count > lowest)
+                if (rkvi_segment_end(g) > lowest)
                     return lacks(l, g, "the masks of this cache's sites see", lowest);
                 if (!st->cfg->layers[l].frees)
                     return lacks(l, g, "this cache keeps (keep_all, or a causal site)", 0);

@@ -202,10 +202,7 @@ rkv_status rkvi_step_upload(rkv_cache *h)
                      .cost_bytes = bytes};
     rkvi_launch_add_range(h, t->mirror.host, bytes, RKVI_READ);
     rkvi_launch_add_range(h, args.dst, bytes, RKVI_WRITE);
-    l.ranges = h->ranges;
-    l.n_ranges = h->n_ranges;
-    h->n_ranges = 0;
-    rkv_status s = rkvi_dev(launch, h->dev, &l, h->table_stream);
+    rkv_status s = rkvi_launch_enqueue(h, &l, h->table_stream);
     if (s == RKV_OK)
         s = rkvi_timeline_record(&h->uploads, h->table_stream);
     if (s != RKV_OK)

@@ -4,7 +4,7 @@
 /* The segment's cells within the range: [*first, *first + n) of its tile. */
 static uint32_t cut(const rkvi_segment *g, const rkv_pos_range *range, uint32_t *first, int64_t *pos)
 {
-    const int64_t end = g->pos + g->count;
+    const int64_t end = rkvi_segment_end(g);
     const int64_t a = range->from > g->pos ? range->from : g->pos,
                   b = range->to < end ? range->to : end;
     *first = g->first + (uint32_t)(a > g->pos ? a - g->pos : 0);
@@ -86,13 +86,13 @@ static rkv_status check_part(const rkvi_segment *g, const rkvi_tile_layer *l, ui
             RKV_E_UNSUPPORTED,
             "the cells at positions [%lld, %lld) were shifted by %lld: their K is that of other "
             "positions; export before shifting, or save the sequence",
-            (long long)g->pos, (long long)(g->pos + g->count), (long long)g->turn);
+            (long long)g->pos, (long long)rkvi_segment_end(g), (long long)g->turn);
     if (!rkvi_tile_layer_is_held(l))
         return rkvi_fail(
             RKV_E_SEQUENCE,
             "KV layer %u holds no cells any more at positions [%lld, %lld): its sites' masks do not "
             "see them",
-            layer, (long long)g->pos, (long long)(g->pos + g->count));
+            layer, (long long)g->pos, (long long)rkvi_segment_end(g));
     return RKV_OK;
 }
 

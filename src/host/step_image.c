@@ -113,14 +113,10 @@ rkv_status rkvi_step_image_patch(rkv_cache *h, void *stream)
         .dst = m->device, .src = from + m->data_off, .patches = (const rkvi_patch *)(const void *)from};
     rkvi_launch l = {.op = RKVI_OP_PATCH, .args_bytes = sizeof args, .args = &args, .grid = m->n_runs};
     patch_ranges(h, m);
-    l.ranges = h->ranges;
-    l.n_ranges = h->n_ranges;
-    h->n_ranges = 0;
-    const rkv_status s = rkvi_dev(launch, h->dev, &l, stream);
+    h->stats.extra_launches++;
+    const rkv_status s = rkvi_launch_enqueue(h, &l, stream);
     if (s != RKV_OK)
         return s;
-    h->stats.launches++;
-    h->stats.extra_launches++;
     for (uint32_t i = 0; i < m->n_changed; i++)
         m->state[m->changed[i]] = RKVI_PIECE_KNOWN;
     m->n_changed = 0;

@@ -42,7 +42,7 @@ static void add_table(rkv_cache *h, uint64_t off, uint64_t bytes)
     rkvi_launch_add_range(h, table(h, off), bytes, RKVI_READ);
 }
 
-static rkv_status launch(rkv_cache *h, rkvi_launch *l, void *stream)
+rkv_status rkvi_launch_enqueue(rkv_cache *h, rkvi_launch *l, void *stream)
 {
     l->ranges = h->ranges;
     l->n_ranges = h->n_ranges;
@@ -96,7 +96,7 @@ rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c)
     for (uint64_t i = 0; i < h->plan.n_open; i++)
         rkvi_launch_add_range(h, (void *)(uintptr_t)bases[open[i]], c->layer->geom.bytes, RKVI_WRITE);
     h->stats.extra_launches++;
-    return launch(h, &l, c->stream);
+    return rkvi_launch_enqueue(h, &l, c->stream);
 }
 
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c)
@@ -112,7 +112,7 @@ rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c)
                      .grid = h->plan.n_new_cells * c->layer->geom.n_heads};
     store_ranges(h, c);
     rkvi_capture_note(h, c, &l, 0, 0);
-    return launch(h, &l, c->stream);
+    return rkvi_launch_enqueue(h, &l, c->stream);
 }
 
 /* ------------------------------------------------------------------- attend */
@@ -193,7 +193,7 @@ rkv_status rkvi_launch_rotate(rkv_cache *h, const rkvi_site_call *c)
     rotate_ranges(h, c);
     h->stats.extra_launches++;
     rkvi_capture_note(h, c, &l, 0, 0);
-    return launch(h, &l, c->stream);
+    return rkvi_launch_enqueue(h, &l, c->stream);
 }
 
 static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uint64_t first, uint64_t n)
@@ -248,7 +248,7 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
         return RKV_OK;
     attend_ranges(h, c, op, first, n);
     rkvi_capture_note(h, c, &l, first, n);
-    return launch(h, &l, c->stream);
+    return rkvi_launch_enqueue(h, &l, c->stream);
 }
 
 /* -------------------------------------------------------------------- merge */
@@ -292,7 +292,7 @@ static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t f
         return RKV_OK;
     merge_ranges(h, c, first, n);
     rkvi_capture_note(h, c, &l, first, n);
-    return launch(h, &l, c->stream);
+    return rkvi_launch_enqueue(h, &l, c->stream);
 }
 
 /* Rounds of all launches of the site are numbered one after another. */
@@ -363,7 +363,7 @@ static rkv_status launch_trees(rkv_cache *h, const rkvi_site_call *c)
     tree_ranges(h, c);
     h->stats.extra_launches++;
     rkvi_capture_note(h, c, &l, 0, 0);
-    return launch(h, &l, c->stream);
+    return rkvi_launch_enqueue(h, &l, c->stream);
 }
 
 rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, const uint32_t *cells, uint32_t n,
@@ -382,7 +382,7 @@ rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, con
     for (uint32_t i = 0; i < n; i++)
         args.from[i] = (uint8_t)cells[i];
     h->stats.extra_launches++;
-    return launch(h, &l, stream);
+    return rkvi_launch_enqueue(h, &l, stream);
 }
 
 static void output_ranges(rkv_cache *h, const rkvi_site_call *c)

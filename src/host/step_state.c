@@ -237,7 +237,7 @@ static rkv_status find_kept(job *j)
             const int64_t floor = rkvi_cache_floor(cfg, s, l);
             for (uint32_t k = 0; k < s->n_segments; k++) {
                 const rkvi_segment *g = &s->segments[k];
-                if (g->pos + g->count > floor || g->tile_index + 1 == s->n_tiles)
+                if (rkvi_segment_end(g) > floor || g->tile_index + 1 == s->n_tiles)
                     j->kept[(size_t)s->tiles[g->tile_index] * cfg->n_layers + l] = 1;
             }
         }

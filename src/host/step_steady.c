@@ -207,27 +207,15 @@ bool rkvi_step_carry_on(rkv_cache *h)
 
 /* ------------------------------------------------------------------- the ring */
 
-/* The list once more, in the room for new ones, with launches counted from
- * `base` on. */
-static void list_again(rkv_cache *h, uint64_t base)
-{
-    rkvi_ring_item *p = rkvi_ring_new_items(&h->ring);
-    const uint64_t more = base - h->ring_base;
-    memcpy(p, h->ring.items, h->ring.n_list * sizeof *p);
-    for (uint32_t i = 0; i < h->ring.n_list; i++)
-        p[i].launch += more;
-}
-
 void rkvi_step_ring_now(rkv_cache *h)
 {
     if (!h->ring_is_old)
         return;
     const uint32_t n = h->ring.n_list;
     const uint64_t base = h->plan.sites[0].number0, wrong = h->ring.predicted_wrong;
-    list_again(h, base);
     if (h->ring_is_past)
         rkvi_ring_reset(&h->ring, h->launched);
-    rkvi_ring_plan(&h->ring, n);
+    rkvi_ring_plan_again(&h->ring, n, base - h->ring_base);
     h->missed = h->ring.predicted_wrong != wrong;
     h->ring_base = base;
     h->ring_is_old = h->ring_is_past = false;
@@ -244,7 +232,6 @@ bool rkvi_step_predict_again(rkv_cache *h, uint64_t last_launch)
     for (uint32_t i = 0; i < c->n_leaving; i++)
         if (rkvi_tile_layer_at(&c->tiles, c->leaving[i].tile, c->leaving[i].layer)->enter_step <= c->step + 1)
             return false;
-    list_again(h, last_launch + 1);
-    rkvi_ring_predict(&h->ring, h->ring.n_list, last_launch);
+    rkvi_ring_predict_again(&h->ring, last_launch + 1 - h->ring_base, last_launch);
     return true;
 }

@@ -231,6 +231,8 @@ typedef struct rkvi_site_call {
 } rkvi_site_call;
 /* One more range of the launch to come, where the executor wants ranges. */
 void rkvi_launch_add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access);
+/* Enqueues it with the ranges collected since the last one, and counts it. */
+rkv_status rkvi_launch_enqueue(rkv_cache *h, rkvi_launch *l, void *stream);
 /* Opens tiles (not in a capture), stores. */
 rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);

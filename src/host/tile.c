@@ -52,9 +52,20 @@ uint32_t rkvi_tiles_unref(rkvi_tiles *t, uint32_t tile)
     return t->tiles[tile].refs;
 }
 
+void rkvi_tiles_stored(rkvi_tiles *t, uint32_t tile, uint32_t end)
+{
+    rkvi_tile *r = &t->tiles[tile];
+    if (end > r->stored) {
+        t->n_stored += end - r->stored;
+        r->stored = (uint16_t)end;
+    }
+    r->end = end > r->end ? (uint16_t)end : r->end;
+}
+
 void rkvi_tiles_give(rkvi_tiles *t, uint32_t tile)
 {
     assert(t->tiles[tile].refs == 0 && t->tiles[tile].serial != 0);
+    t->n_stored -= t->tiles[tile].stored;
     t->tiles[tile] = (rkvi_tile){.next_free = t->first_free};
     t->first_free = tile;
     t->n_free++;

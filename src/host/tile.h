@@ -69,6 +69,7 @@ typedef struct rkvi_tiles {
     rkvi_tile_layer *layers; /* [tile * n_layers + layer] */
     uint32_t n_layers, capacity, n_free, first_free;
     uint32_t n_shared; /* tiles with more than one reference */
+    uint64_t n_stored; /* sum of `stored` */
     uint64_t last_serial;
 } rkvi_tiles;
 
@@ -80,6 +81,8 @@ uint32_t rkvi_tiles_take(rkvi_tiles *t);
 void rkvi_tiles_ref(rkvi_tiles *t, uint32_t tile);
 /* One less; returns how many are left. */
 uint32_t rkvi_tiles_unref(rkvi_tiles *t, uint32_t tile);
+/* Cells [0, end) of the tile are stored. */
+void rkvi_tiles_stored(rkvi_tiles *t, uint32_t tile, uint32_t end);
 /* Gives the record back (its tile-layers were released by cache). */
 void rkvi_tiles_give(rkvi_tiles *t, uint32_t tile);
 
