@@ -284,7 +284,7 @@ static void make_residency(void)
 /* False: what the entries have in common exceeds a table. */
 static bool make_plan(uint32_t target_runs)
 {
-    const uint64_t most = rkvi_ring_launch_bytes(&w.ring, w.cfg.largest_tile_layer_bytes);
+    const uint64_t most = rkvi_ring_launch_bytes(w.ring.bytes, w.cfg.largest_tile_layer_bytes, w.ring.laps);
     w.view = (rkvi_plan_view){.cfg = &w.cfg,
                               .tiles = &w.tiles,
                               .seqs = w.seqs,

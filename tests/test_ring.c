@@ -87,7 +87,7 @@ static void make_ring(uint64_t bytes, uint64_t copy_bytes, bool join)
 /* As plan cuts a site's list into launches; returns how many. */
 static uint32_t cut(rkvi_ring_item *items, uint32_t n, uint64_t number)
 {
-    uint64_t most = w.one_each ? 0 : rkvi_ring_launch_bytes(&w.ring, w.largest), total = 0, used = 0;
+    uint64_t most = w.one_each ? 0 : rkvi_ring_launch_bytes(w.ring.bytes, w.largest, w.ring.laps), total = 0, used = 0;
     uint32_t launch = 0;
     for (uint32_t i = 0; i < n; i++)
         total += items[i].bytes;
@@ -508,8 +508,8 @@ static void test_empty(void **state)
     assert_int_equal(rkvi_ring_ahead_bytes(&w.ring, 0), 0);
     rkvi_ring_reset(&w.ring, 0);
     rkvi_ring_free(&w.ring);
-    assert_int_equal(rkvi_ring_launch_bytes(&(rkvi_ring){.bytes = 19}, 10), 0);
-    assert_int_equal(rkvi_ring_launch_bytes(&(rkvi_ring){.bytes = 20}, 10), 10);
+    assert_int_equal(rkvi_ring_launch_bytes(19, 10, false), 0);
+    assert_int_equal(rkvi_ring_launch_bytes(20, 10, false), 10);
 }
 
 static void test_absurd_size(void **state)

@@ -42,7 +42,7 @@ TABLE = {
     "arena": ["pool", "device", "config"],
     "pool": ["arena", "device", "config"],
     "batch": ["config", *OPS],
-    "config": OPS,
+    "config": ["ring", *OPS],
     "device": OPS,
     **{executor: ["device", *OPS] for executor in EXECUTORS},
     "device_cuda": ["device", "ops_cuda", *OPS],

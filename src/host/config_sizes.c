@@ -8,6 +8,7 @@
 #include "config_internal.h"
 
 #include "diag.h"
+#include "ring.h"
 
 #define TABLE_ALIGN 256u
 #define EXTENT_ALIGN 4096u /* of the arena */
@@ -253,25 +254,18 @@ static void size_turned(sum *x, rkvi_config *cfg)
     cfg->turned_bytes = rkvi_align_up(mul(x, cfg->max_turns, mul(x, cfg->turned_floats, sizeof(float))), TABLE_ALIGN);
 }
 
-/* What rkvi_ring_launch_bytes says; 0: one tile-layer. */
-static uint64_t launch_bytes(const rkvi_config *cfg)
-{
-    const uint64_t ring = cfg->ring_bytes, one = cfg->largest_tile_layer_bytes;
-    if (cfg->flags & RKV_FLAG_GRAPHS)
-        return ring / 5 >= one ? (ring - 3 * one) / 2 : 0;
-    return ring / 2 >= one ? ring / 2 : 0;
-}
-
 /* Most attend launches of a site: one a tile in op-level, and where a launch may
  * not read half the ring; else one for as many whole tile-layers as a copy and
  * half the ring hold (as plan cuts them). */
 static uint64_t max_launches(sum *x, const rkvi_config *cfg, const rkvi_layer_config *layer)
 {
+    const bool laps = cfg->flags & RKV_FLAG_GRAPHS;
     uint64_t group = 0;
     if (!layer->has_tail)
         return 1;
     if (cfg->mode == RKV_MODE_RING)
-        group = smaller(cfg->copy_bytes, launch_bytes(cfg));
+        group = smaller(cfg->copy_bytes,
+                        rkvi_ring_launch_bytes(cfg->ring_bytes, cfg->largest_tile_layer_bytes, laps));
     return add(x, rkvi_div_up(cfg->capacity_tiles, larger(group / layer->geom.bytes, 1)), 2);
 }
 

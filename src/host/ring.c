@@ -39,16 +39,6 @@ void rkvi_ring_free(rkvi_ring *r)
     *r = (rkvi_ring){0};
 }
 
-uint64_t rkvi_ring_launch_bytes(const rkvi_ring *r, uint64_t largest_bytes)
-{
-    /* Of equal laps half the shortest one: a launch's slots don't cover each other. */
-    if (r->laps)
-        return 5 * largest_bytes <= r->bytes ? (r->bytes - 3 * largest_bytes) / 2 : 0;
-    /* Half the ring, so that the other half fills meanwhile; the wrap may waste
-     * up to one slot, which must fit as well. */
-    return 2 * largest_bytes <= r->bytes ? r->bytes / 2 : 0;
-}
-
 /* ------------------------------------------------------------------- slots */
 
 static void pop_front(rkvi_ring *r)

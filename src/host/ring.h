@@ -76,8 +76,16 @@ rkv_status rkvi_ring_init(rkvi_ring *r, uint64_t bytes, uint64_t copy_bytes, uin
                           uint32_t max_items);
 void rkvi_ring_free(rkvi_ring *r);
 
-/* Most bytes one launch may read from the ring. */
-uint64_t rkvi_ring_launch_bytes(const rkvi_ring *r, uint64_t largest_bytes);
+/* Most bytes that one launch may read from a ring; 0: one tile-layer.  Half the
+ * ring, so that the other half fills meanwhile; the wrap may waste up to one slot,
+ * which must fit as well.  Of equal laps half the shortest one: a launch's slots
+ * don't cover each other. */
+static inline uint64_t rkvi_ring_launch_bytes(uint64_t ring_bytes, uint64_t largest_bytes, bool laps)
+{
+    if (laps)
+        return ring_bytes / 5 >= largest_bytes ? (ring_bytes - 3 * largest_bytes) / 2 : 0;
+    return ring_bytes / 2 >= largest_bytes ? ring_bytes / 2 : 0;
+}
 
 /* Where the caller writes the items of a list, or of a predicted one, that it
  * gives to plan or predict next (room for max_items). */

@@ -75,7 +75,7 @@ static void predict_batch(rkv_cache *h)
 static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t launch_base)
 {
     const bool op_level = h->cfg.mode == RKV_MODE_OP_LEVEL;
-    const uint64_t most = rkvi_ring_launch_bytes(&h->ring, h->cfg.largest_tile_layer_bytes);
+    const uint64_t most = rkvi_ring_launch_bytes(h->ring.bytes, h->cfg.largest_tile_layer_bytes, h->ring.laps);
     const uint64_t group = h->cfg.copy_bytes < most ? h->cfg.copy_bytes : most;
     return (rkvi_plan_view){.cfg = &h->cfg,
                             .tiles = &h->cache.tiles,

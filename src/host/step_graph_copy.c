@@ -25,18 +25,7 @@ rkv_status rkvi_capture_init(rkv_cache *h)
     rkvi_step_capture *c = &h->capture;
     if (h->cfg.ring_bytes == 0)
         return RKV_OK;
-    uint64_t smallest = h->cfg.largest_tile_layer_bytes;
-    uint32_t tail_sites = 0;
-    for (uint32_t s = 0; s < h->cfg.n_sites; s++) {
-        const rkvi_layer_config *l = &h->cfg.layers[h->cfg.sites[s].kv_layer];
-        smallest = l->has_tail && l->geom.bytes < smallest ? l->geom.bytes : smallest;
-        tail_sites += l->has_tail;
-    }
-    rkv_status s = rkvi_ring_init(&c->ring, h->cfg.ring_bytes, h->cfg.copy_bytes, smallest,
-                                  (uint32_t)(tail_sites * h->cfg.max_bases));
-    c->ring.join = h->ring.join;
-    c->ring.laps = true;
-    c->ring.largest_bytes = h->cfg.largest_tile_layer_bytes;
+    rkv_status s = rkvi_handle_make_ring(h, &c->ring);
     c->launch_marks = calloc(h->launch_room, sizeof *c->launch_marks);
     if (s == RKV_OK && !c->launch_marks)
         s = rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the marks of captures");

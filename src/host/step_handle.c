@@ -170,7 +170,7 @@ static rkv_status make_streams(rkv_cache *h)
     return s;
 }
 
-static rkv_status make_ring(rkv_cache *h)
+rkv_status rkvi_handle_make_ring(const rkv_cache *h, rkvi_ring *out)
 {
     const rkvi_config *cfg = &h->cfg;
     uint64_t smallest = 0, tail_sites = 0;
@@ -183,11 +183,11 @@ static rkv_status make_ring(rkv_cache *h)
     }
     if (cfg->ring_bytes == 0)
         return RKV_OK;
-    rkv_status s = rkvi_ring_init(&h->ring, cfg->ring_bytes, cfg->copy_bytes, smallest,
-                                  (uint32_t)(tail_sites * cfg->max_bases));
-    h->ring.laps = h->graphs;
-    h->ring.largest_bytes = cfg->largest_tile_layer_bytes;
-    h->ring.join = !(cfg->flags & RKV_FLAG_NO_JOIN) && cfg->mode == RKV_MODE_RING;
+    rkv_status s =
+        rkvi_ring_init(out, cfg->ring_bytes, cfg->copy_bytes, smallest, (uint32_t)(tail_sites * cfg->max_bases));
+    out->laps = h->graphs;
+    out->largest_bytes = cfg->largest_tile_layer_bytes;
+    out->join = !(cfg->flags & RKV_FLAG_NO_JOIN) && cfg->mode == RKV_MODE_RING;
     return s;
 }
 
@@ -233,7 +233,7 @@ static rkv_status fill_handle(rkv_cache *h)
     if (s == RKV_OK)
         s = rkvi_plan_init(&h->plan, &h->cfg);
     if (s == RKV_OK)
-        s = make_ring(h);
+        s = rkvi_handle_make_ring(h, &h->ring);
     if (s == RKV_OK)
         s = make_streams(h);
     if (s == RKV_OK && h->graphs)

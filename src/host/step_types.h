@@ -154,6 +154,8 @@ struct rkv_cache {
 
 rkv_status rkvi_handle_alloc(rkv_cache *h, uint64_t bytes, void **out); /* 0 bytes: none */
 void rkvi_handle_free(rkv_cache *h, void *ptr, uint64_t bytes);
+/* As the tail wants it; nothing where there is none. */
+rkv_status rkvi_handle_make_ring(const rkv_cache *h, rkvi_ring *out);
 /* The next extent of a KV layer's pool; one whose places are all taken by the caller. */
 rkv_status rkvi_handle_add_extent(rkv_cache *h, uint32_t layer);
 void rkvi_handle_drop_extent(rkv_cache *h, uint32_t layer, uint32_t extent);
