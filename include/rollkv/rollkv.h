@@ -130,6 +130,7 @@ typedef struct rkv_device_info {
     int32_t numa_node;  /* -1: unknown */
 } rkv_device_info;
 RKV_API uint32_t rkv_device_count(void); /* GPUs; 0 without a driver */
+/* Errors: RKV_E_NO_DEVICE, RKV_E_ARGUMENT, RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_device_info_get(int32_t device, rkv_device_info *out_info);
 
 /* --------------------------------------------------------------- parameters */
@@ -354,7 +355,10 @@ RKV_API rkv_status rkv_cache_clear(rkv_cache *cache);
  * tail, and come back like others. */
 RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, uint64_t resident_cells);
 
-/* Effective values of all parameters. */
+/* Effective values of all parameters.  This call and the three after it wait for a
+ * call in progress on another thread, and for nothing else.
+ * Errors: RKV_E_ARGUMENT (no such KV layer or site; the struct's size),
+ * RKV_E_POISONED. */
 typedef struct rkv_cache_info {
     uint32_t struct_size;
     int32_t device;
@@ -412,7 +416,8 @@ typedef struct rkv_site_info {
 } rkv_site_info;
 RKV_API rkv_status rkv_site_info_get(const rkv_cache *cache, uint32_t site, rkv_site_info *out_info);
 
-/* Counters since creation. */
+/* Counters since creation; free, used, shared, stored and dead ones, and parked
+ * sequences, are as things stand now. */
 typedef struct rkv_cache_stats {
     uint32_t struct_size;
     uint32_t reserved;
@@ -676,7 +681,8 @@ typedef struct rkv_attend_params {
     rkv_tensor out;         /* (rows, n_q_heads, head_dim_v) */
     float *lse;             /* NULL, or (rows, n_q_heads): natural log of the sum of exp(score) */
     int64_t lse_row_stride; /* elements; 0: n_q_heads */
-    const float *sinks;     /* NULL, or n_q_heads logits that join each softmax's sum once */
+    const float *sinks;     /* NULL, or n_q_heads logits that join each softmax's sum once; like lse it lies
+                             * where tensors do, and is read when the work runs */
 } rkv_attend_params;
 #define RKV_ATTEND_PARAMS_INIT {.struct_size = sizeof(rkv_attend_params)}
 
@@ -755,8 +761,9 @@ RKV_API rkv_status rkv_sequence_accept(rkv_cache *cache, uint32_t sequence, cons
  * A graph is the caller's: drop it with the exec.  It may run while the next
  * steps are begun.  Outputs have the bits of an eager step.  The flag costs one
  * small kernel a step, room for a further step's tables, and promotion: freed
- * window room is filled by tiles that are due.  It makes begin cheap in decode
- * steps that only lengthen their sequences, eager or replayed.  Profiles
+ * window room is filled by tiles that are due.  A decode step that only lengthens
+ * its sequences is not planned, in other caches either; where the last one was
+ * replayed, begin does not go through the tail's list as well.  Profiles
  * (profile.h) are refused. */
 typedef struct rkv_graph {
     uint32_t struct_size;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * rkvk_leaves.cuh: what decode and prefill share: the walk over an item's leaves
- * and their blocks of cells, copies of a block into shared memory, scores.
+ * rkvk_leaves.cuh: what decode and prefill share: the queue of an item's leaves,
+ * where an item's rows and their q lie, and what the rows see.
  *
- * Leaves that some row here sees are queued by warp 0, a warp's worth at a time,
- * well ahead of their use; all threads walk the queue with cursors:
+ * Leaves that some row here sees are queued by one warp, a warp's worth at a time,
+ * well ahead of their use.  Decode takes whole leaves; prefill by mma.sync
+ * (attend_prefill.cuh) walks their blocks of cells with cursors, and copies blocks
+ * into shared memory by the calls below:
  *
  *     taken ........ cur (leaf, cell) .... load (leaf, cell) ........ n_queued
  *
