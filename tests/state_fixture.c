@@ -38,6 +38,19 @@ fx_model fx_state_model(uint32_t residency, fx_executor executor, uint64_t seed)
     return m;
 }
 
+void fx_first_half(fx *w)
+{
+    fx_append(w, 0, 75, RKV_REGIME_PREFILL, 1000);
+    fx_append(w, 1, 33, RKV_REGIME_PREFILL, 2000);
+    for (uint32_t i = 0; i < 6; i++) {
+        const fx_entry e[2] = {{.seq = 0, .rows = 3, .tag = 3000 + 3 * i},
+                               {.seq = 1, .rows = 1, .tag = 4000 + i}};
+        fx_step(w, e, 2);
+    }
+    fx_truncate(w, 1, 20); /* into a tile that was demoted, where there is a tail */
+    fx_append(w, 1, 2, RKV_REGIME_DECODE, 4500);
+}
+
 int32_t fx_write_bytes(void *user, const void *data, uint64_t size_bytes)
 {
     fx_bytes *b = user;

@@ -19,6 +19,9 @@ typedef struct fx_bytes {
  * mixed, one tile), with a sliding and a chunked mask. */
 fx_model fx_state_model(uint32_t residency, fx_executor executor, uint64_t seed);
 
+/* Steps of all kinds, of sequences 0 and 1; the last one ends in the middle of a tile. */
+void fx_first_half(fx *w);
+
 int32_t fx_write_bytes(void *user, const void *data, uint64_t size_bytes);
 int32_t fx_read_bytes(void *user, void *data, uint64_t size_bytes);
 void fx_bytes_free(fx_bytes *b);

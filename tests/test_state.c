@@ -19,20 +19,6 @@
 
 #include <cmocka.h>
 
-/* Steps of all kinds; the last one ends in the middle of a tile. */
-static void first_half(fx *w)
-{
-    fx_append(w, 0, 75, RKV_REGIME_PREFILL, 1000);
-    fx_append(w, 1, 33, RKV_REGIME_PREFILL, 2000);
-    for (uint32_t i = 0; i < 6; i++) {
-        const fx_entry e[2] = {{.seq = 0, .rows = 3, .tag = 3000 + 3 * i},
-                               {.seq = 1, .rows = 1, .tag = 4000 + i}};
-        fx_step(w, e, 2);
-    }
-    fx_truncate(w, 1, 20); /* into a tile that was demoted, where there is a tail */
-    fx_append(w, 1, 2, RKV_REGIME_DECODE, 4500);
-}
-
 /* The same steps in both; each gives the same bits. */
 static void second_half(fx *a, fx *b, uint32_t seq_a, uint32_t seq_b)
 {
@@ -54,7 +40,7 @@ static void continue_in(fx *source, fx_bytes *state, const fx_model *m)
     fx w, whole;
     fx_open(&w, m);
     fx_open(&whole, &source->model);
-    first_half(&whole); /* goes on uninterrupted */
+    fx_first_half(&whole); /* goes on uninterrupted */
     fx_ok(fx_load(&w, 2, state, m->seed % 2), "load");
     fx_copy_record(&w, 2, source, 0);
     second_half(&whole, &w, 0, 2);
@@ -74,7 +60,7 @@ static void test_continues_with_the_same_bits(void **state)
         fx_bytes bytes;
         const fx_model m = fx_state_model(from, executors[from % 3], seed);
         fx_open(&w, &m);
-        first_half(&w);
+        fx_first_half(&w);
         fx_save(&w, 0, &bytes);
         for (uint32_t to = 0; to < 4; to++) {
             fx_model n = fx_state_model(to, executors[(from + to) % 3], seed + to);
@@ -97,7 +83,7 @@ static void test_same_bytes_from_any_residency(void **state)
         fx_bytes bytes;
         const fx_model m = fx_state_model(r, r % 2 ? FX_HOST : FX_CHECK, 1);
         fx_open(&w, &m);
-        first_half(&w);
+        fx_first_half(&w);
         fx_save(&w, RKV_STATE_ALL, &bytes);
         if (r == 0)
             first = bytes;
@@ -120,7 +106,7 @@ static void test_whole_cache(void **state)
     n.params.n_sequences = 4;
     fx_open(&a, &m);
     fx_open(&b, &n);
-    first_half(&a);
+    fx_first_half(&a);
     fx_append(&b, 0, 40, RKV_REGIME_PREFILL, 9000); /* replaced, and emptied */
     fx_append(&b, 3, 20, RKV_REGIME_PREFILL, 9100);
     fx_save(&a, RKV_STATE_ALL, &bytes);
@@ -356,173 +342,6 @@ static void test_empty(void **state)
     fx_close(&w);
 }
 
-/* ------------------------------------------------------------------- refusals */
-
-static void test_calls(void **state)
-{
-    (void)state;
-    fx w;
-    fx_bytes bytes, none = {0};
-    uint64_t size = 77;
-    const fx_model m = fx_state_model(3, FX_CHECK, 7);
-    fx_open(&w, &m);
-    first_half(&w);
-    fx_save(&w, 0, &bytes);
-    rkv_state_params p = {.struct_size = sizeof p, .write = fx_write_bytes, .user = &none};
-    assert_int_equal(rkv_state_size(NULL, 0, &size), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_state_size(w.cache, 3, &size), RKV_E_SEQUENCE);
-    assert_int_equal(rkv_state_size(w.cache, 0, NULL), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_state_load(w.cache, &p), RKV_E_ARGUMENT);
-    p.read = fx_read_bytes;
-    assert_int_equal(rkv_state_save(w.cache, &p), RKV_E_ARGUMENT);
-    p.write = NULL;
-    p.size_bytes = (uint64_t)-1;
-    assert_int_equal(rkv_state_load(w.cache, &p), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_state_save(w.cache, NULL), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_state_load_file(w.cache, &p, "x"), RKV_E_ARGUMENT);
-    p = (rkv_state_params){.struct_size = sizeof p};
-    assert_int_equal(rkv_state_save_file(w.cache, &p, NULL), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_state_save_file(w.cache, &p, ""), RKV_E_ARGUMENT);
-    assert_int_equal(rkv_state_load_file(w.cache, &p, "/nowhere/at/all"), RKV_E_IO);
-    assert_int_equal(rkv_state_save_file(w.cache, &p, "/nowhere/at/all"), RKV_E_IO);
-    const fx_entry e = {.seq = 0, .rows = 1, .tag = 1};
-    fx_ok(fx_begin(&w, &e, 1), "begin");
-    assert_int_equal(rkv_state_size(w.cache, 0, &size), RKV_E_STATE);
-    assert_int_equal(fx_load(&w, 0, &bytes, true), RKV_E_STATE);
-    fx_ok(fx_abort(&w), "abort");
-    assert_int_equal(size, 77);
-    assert_int_equal(none.n, 0);
-    fx_bytes_free(&bytes);
-    fx_close(&w);
-}
-
-/* A function that stops the call; the cache is as it was. */
-static void test_stopped(void **state)
-{
-    (void)state;
-    fx w;
-    fx_bytes bytes, part = {0};
-    const fx_model m = fx_state_model(2, FX_CHECK, 8);
-    fx_open(&w, &m);
-    first_half(&w);
-    fx_save(&w, 0, &bytes);
-    for (uint64_t at = 1; at < bytes.n; at += bytes.n / 7) {
-        const rkv_state_params p = {.struct_size = sizeof p, .write = fx_write_bytes, .user = &part};
-        part.n = 0;
-        part.stop_after = at;
-        assert_int_equal(rkv_state_save(w.cache, &p), RKV_E_IO);
-        assert_non_null(strstr(rkv_error_message(), "gave 7"));
-        bytes.stop_after = at;
-        assert_int_equal(fx_load(&w, 1, &bytes, true), RKV_E_IO);
-    }
-    bytes.stop_after = 0;
-    fx_compare_fresh(&w, 0, 2);
-    fx_compare_fresh(&w, 1, 2);
-    fx_check_empty(&w);
-    fx_bytes_free(&bytes);
-    fx_bytes_free(&part);
-    fx_close(&w);
-}
-
-typedef struct foreign {
-    const char *says;
-    rkv_status status;
-    void (*change)(fx_model *m);
-} foreign;
-
-static void other_tile(fx_model *m)
-{
-    m->params.tile_cells = 32;
-}
-static void other_layers(fx_model *m)
-{
-    m->n_layers--;
-    m->n_sites--;
-}
-static void other_heads(fx_model *m)
-{
-    m->layers[1].n_kv_heads = 1;
-}
-static void other_dim(fx_model *m)
-{
-    m->layers[3].head_dim_v = 64;
-}
-static void other_type(fx_model *m)
-{
-    m->layers[0].type_v = RKV_TYPE_BF16;
-}
-static void other_scale(fx_model *m)
-{
-    m->layers[2].k_scale = 0.25f;
-}
-static void small(fx_model *m)
-{
-    m->params.capacity_cells = 64;
-    m->params.n_sequences = 1;
-}
-
-static void test_foreign(void **state)
-{
-    (void)state;
-    const foreign list[] = {
-        {"tiles of 16 cells, this cache of 32", RKV_E_DATA, other_tile},
-        {"4 KV layers, this cache has 3", RKV_E_DATA, other_layers},
-        {"KV layer 1 has n_kv_heads 2 in the state and 1", RKV_E_DATA, other_heads},
-        {"KV layer 3 has head_dim_v 32 in the state and 64", RKV_E_DATA, other_dim},
-        {"KV layer 0 stores V as f16 in the state and as bf16", RKV_E_DATA, other_type},
-        {"KV layer 2 scales K by 0.5 in the state and by 0.25", RKV_E_DATA, other_scale},
-        {"tiles", RKV_E_CAPACITY, small},
-    };
-    fx w;
-    fx_bytes bytes, all;
-    const fx_model m = fx_state_model(1, FX_HOST, 9);
-    fx_open(&w, &m);
-    first_half(&w);
-    fx_save(&w, 0, &bytes);
-    fx_save(&w, RKV_STATE_ALL, &all);
-    assert_int_equal(fx_load(&w, RKV_STATE_ALL, &bytes, true), RKV_E_DATA);
-    assert_int_equal(fx_load(&w, 0, &all, true), RKV_E_DATA);
-    fx_close(&w);
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        fx_model n = fx_state_model(0, FX_CHECK, 10);
-        list[i].change(&n);
-        fx_open(&w, &n);
-        fx_append(&w, 0, 20, RKV_REGIME_PREFILL, 1);
-        const rkv_status s = fx_load(&w, 0, &bytes, true);
-        if (s != list[i].status || !strstr(rkv_error_message(), list[i].says))
-            fail_msg("%s: %d, %s", list[i].says, s, rkv_error_message());
-        fx_compare_fresh(&w, 0, 1);
-        fx_check_empty(&w);
-        fx_close(&w);
-    }
-    fx_bytes_free(&bytes);
-    fx_bytes_free(&all);
-}
-
-/* No room beside what the cache holds, then room. */
-static void test_capacity(void **state)
-{
-    (void)state;
-    fx w;
-    fx_bytes bytes;
-    fx_model m = fx_state_model(0, FX_CHECK, 11);
-    m.params.n_sequences = 2;
-    m.params.capacity_cells = 160;
-    fx_open(&w, &m);
-    fx_append(&w, 0, 100, RKV_REGIME_PREFILL, 1);
-    fx_save(&w, 0, &bytes);
-    assert_int_equal(fx_load(&w, 0, &bytes, true), RKV_E_CAPACITY);
-    fx_compare_fresh(&w, 0, 2);
-    fx_clear(&w, 0);
-    fx_ok(fx_load(&w, 1, &bytes, false), "load");
-    for (uint32_t i = 0; i < 100; i++)
-        w.cells[1][w.n_cells[1]++] = (fx_cell){.tag = 1 + i, .pos = i};
-    fx_compare_fresh(&w, 1, 2);
-    fx_check_empty(&w);
-    fx_bytes_free(&bytes);
-    fx_close(&w);
-}
-
 /* ---------------------------------------------------------------------- files */
 
 static uint64_t told_done, told_total, n_told;
@@ -534,6 +353,31 @@ static void progress(void *user, const char *what, uint64_t done_bytes, uint64_t
     told_done = done_bytes;
     told_total = total_bytes;
     n_told++;
+}
+
+static uint64_t n_errors;
+static void count_errors(void *user, int32_t level, const char *message)
+{
+    (void)user, (void)message;
+    n_errors += level == 0;
+}
+
+static void cut_file(void *user, const char *what, uint64_t done_bytes, uint64_t total_bytes)
+{
+    (void)what, (void)done_bytes, (void)total_bytes;
+    assert_int_equal(truncate(user, 1), 0);
+}
+
+/* A failure that the file has a reason for is told once, with that reason. */
+static void check_told_once(fx *w, char *path)
+{
+    const rkv_state_params p = {.struct_size = sizeof p, .progress = cut_file, .progress_user = path};
+    n_errors = 0;
+    rkv_log_set(count_errors, NULL);
+    assert_int_equal(rkv_state_load_file(w->cache, &p, path), RKV_E_IO);
+    rkv_log_set(NULL, NULL);
+    assert_non_null(strstr(rkv_error_message(), "became shorter"));
+    assert_int_equal(n_errors, 1);
 }
 
 static void test_file(void **state)
@@ -548,7 +392,7 @@ static void test_file(void **state)
     snprintf(path, sizeof path, "%s/state", folder);
     fx_open(&a, &m);
     fx_open(&b, &n);
-    first_half(&a);
+    fx_first_half(&a);
     const rkv_state_params p = {.struct_size = sizeof p, .progress = progress};
     fx_ok(rkv_state_size(a.cache, 0, &size), "size");
     for (int i = 0; i < 2; i++) { /* the second one replaces the first */
@@ -562,6 +406,9 @@ static void test_file(void **state)
     fx_ok(rkv_state_load_file(b.cache, &p, path), "load_file");
     assert_true(told_done == size && told_total == size && n_told > 2);
     fx_copy_record(&b, 0, &a, 0);
+    check_told_once(&b, path);
+    n_told = 0;
+    fx_ok(rkv_state_save_file(a.cache, &p, path), "save_file");
     second_half(&a, &b, 0, 0);
     assert_int_equal(truncate(path, (off_t)size - 1), 0);
     assert_int_equal(rkv_state_load_file(b.cache, &p, path), RKV_E_DATA);
@@ -590,10 +437,6 @@ int main(void)
         cmocka_unit_test(test_shifted),
         cmocka_unit_test(test_positions_with_gaps),
         cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_file),
     };
     if (rkvi_state_hash_built() != RKV_OK)
