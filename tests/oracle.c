@@ -4,6 +4,7 @@
  */
 #include "oracle.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -327,6 +328,16 @@ static void do_one(oracle *o)
     o->n_done++;
 }
 
+/* Over all rows that were held against f64.  A GPU rounds P as well. */
+static void check_errors(const fx_errors *e)
+{
+    if (e->n < 1000)
+        return;
+    print_message("errors: ours %.3g, plain code %.3g (rms over %llu elements)\n", sqrt(e->ours / (double)e->n),
+                  sqrt(e->plain / (double)e->n), (unsigned long long)e->n);
+    assert_true(fx_gpu || sqrt(e->ours) <= 2 * sqrt(e->plain));
+}
+
 void oracle_run(uint64_t seed, fx_executor executor, uint32_t n)
 {
     oracle o = {.random = seed, .next_tag = 1000};
@@ -348,6 +359,7 @@ void oracle_run(uint64_t seed, fx_executor executor, uint32_t n)
                   (unsigned long long)s.brought_back_bytes, (unsigned long long)s.shared_copy_bytes,
                   (unsigned long long)s.promoted_bytes, (unsigned long long)s.own_entries,
                   (unsigned long long)o.n_unseen);
+    check_errors(&o.errors);
     fx_check_empty(&o.spilled);
     fx_close(&o.spilled);
     fx_close(&o.resident);

@@ -30,4 +30,9 @@ static inline const rkvi_row *rkvi_batch_stored(const rkvi_batch *b, const rkvi_
     return (e->is_tree ? b->stored : b->rows) + e->row0;
 }
 
+/* `to` has room for as much. */
+void rkvi_batch_copy(rkvi_batch *to, const rkvi_batch *from);
+/* Tells whether two batches are alike enough for a prediction to hold. */
+uint64_t rkvi_batch_print(const rkvi_batch *b);
+
 #endif

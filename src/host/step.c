@@ -33,36 +33,10 @@ const rkvi_batch *rkvi_step_batch(const rkv_cache *h)
 
 /* -------------------------------------------------------------------- begin */
 
-static void copy_batch(rkvi_batch *to, const rkvi_batch *from)
-{
-    to->n_entries = from->n_entries;
-    to->n_rows = from->n_rows;
-    memcpy(to->entries, from->entries, from->n_entries * sizeof *to->entries);
-    memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
-    for (uint32_t e = 0; e < from->n_entries; e++) {
-        const rkvi_batch_entry *be = &from->entries[e];
-        for (uint32_t i = be->row0; be->is_tree && i < be->row0 + be->n_rows; i++) {
-            to->stored[i] = from->stored[i];
-            to->masks[i] = from->masks[i];
-        }
-    }
-}
-
-/* Tells whether two batches are alike enough for a prediction to hold. */
-static uint64_t batch_print(const rkvi_batch *b)
-{
-    uint64_t x = 0xcbf29ce484222325u;
-    for (uint32_t e = 0; e < b->n_entries; e++) {
-        x = (x ^ b->entries[e].sequence) * 0x100000001b3u;
-        x = (x ^ (b->entries[e].n_new != 0)) * 0x100000001b3u;
-    }
-    return x;
-}
-
 /* The same sequences again, with the next positions. */
 static void predict_batch(rkv_cache *h)
 {
-    copy_batch(&h->next, &h->batch);
+    rkvi_batch_copy(&h->next, &h->batch);
     for (uint32_t e = 0; e < h->next.n_entries; e++) {
         const rkvi_batch_entry *be = &h->next.entries[e];
         int64_t pos = rkvi_seq_pos_end(&h->cache.seqs[be->sequence]);
@@ -273,9 +247,9 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
 {
     if (h->state != RKVI_STEP_IDLE)
         return rkvi_fail(RKV_E_STATE, "a step is open: end or abort it before the next begin");
-    copy_batch(&h->batch, batch);
+    rkvi_batch_copy(&h->batch, batch);
     h->is_profiled = rkvi_profile_wants(h);
-    const uint64_t print = batch_print(&h->batch);
+    const uint64_t print = rkvi_batch_print(&h->batch);
     const bool repeats = print == h->batch_print;
     rkv_status s = begin(h);
     if (s != RKV_OK)
@@ -527,10 +501,10 @@ static rkv_status end(rkv_cache *h, const rkvi_batch *next, void *stream)
     if (s == RKV_OK)
         s = rkvi_step_leave(h, UINT32_MAX);
     if (s == RKV_OK && next && !h->replayed) {
-        copy_batch(&h->next, next);
+        rkvi_batch_copy(&h->next, next);
         predict(h, &h->next, h->launched);
     }
-    h->hint_differs = next && batch_print(next) != h->batch_print;
+    h->hint_differs = next && rkvi_batch_print(next) != h->batch_print;
     if (s == RKV_OK && h->cfg.mode == RKV_MODE_RING && !h->replayed)
         s = rkvi_step_pump(h, 0);
     if (s == RKV_OK)
