@@ -7,6 +7,7 @@
 #include "api_internal.h"
 #include "api_world.h"
 #include "device_host.h"
+#include "step_types.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -190,6 +191,38 @@ static void test_asking_beside_steps(void **state)
     world_destroy(&w);
 }
 
+/* ------------------------------------------------------------------ in words */
+
+typedef struct lines {
+    uint32_t n, n_reads; /* those that read the tail */
+} lines;
+
+static void take_line(void *user, const char *line)
+{
+    lines *l = user;
+    unsigned long long bytes = 0;
+    const char *reads = strstr(line, "reads ");
+    l->n += strstr(line, "site ") == line && reads;
+    l->n_reads += reads && sscanf(reads, "reads %llu", &bytes) == 1 && bytes > 0;
+}
+
+/* A plan can be printed, a line a launch. */
+static void test_plan_in_words(void **state)
+{
+    (void)state;
+    static world w;
+    lines l = {0};
+    world_create(&w);
+    for (int i = 0; i < 6; i++)
+        world_step(&w, NULL, NULL);
+    assert_int_equal(rkv_step_begin(w.cache, &w.batch), RKV_OK);
+    rkvi_plan_print(&w.cache->plan, &w.cache->cfg, take_line, &l);
+    assert_int_equal(l.n, w.cache->plan.n_launches * w.cache->plan.n_rounds);
+    assert_true(l.n >= WORLD_SITES && l.n_reads > 0);
+    assert_int_equal(rkv_step_abort(w.cache), RKV_OK);
+    world_destroy(&w);
+}
+
 /* ------------------------------------------------------------ beside a capture */
 
 typedef struct capturing {
@@ -355,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_failed_creates),
         cmocka_unit_test(test_cycles),
         cmocka_unit_test(test_asking_beside_steps),
+        cmocka_unit_test(test_plan_in_words),
         cmocka_unit_test(test_beside_capture),
         cmocka_unit_test(test_allocator),
         cmocka_unit_test(test_fault),

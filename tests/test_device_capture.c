@@ -121,6 +121,52 @@ static void test_capture_refusals(void **state)
     ok(rkvi_dev(event_destroy, f->d, outside));
 }
 
+/* Two captures, or a capture and what can't be within one. */
+static void test_captures_that_meet(void **state)
+{
+    fixture *f = *state;
+    rkvi_event *e, *never;
+    rkvi_graph *graph = NULL, *other = NULL;
+    ok(rkvi_dev(event_create, f->d, &e));
+    ok(rkvi_dev(event_create, f->d, &never));
+
+    /* the default stream can't join */
+    ok(rkvi_dev(capture_begin, f->d, f->a, false));
+    ok(rkvi_dev(event_record, f->d, e, f->a));
+    assert_int_equal(rkvi_dev(stream_wait, f->d, NULL, e), RKV_E_DEVICE_CALL);
+    assert_int_equal(rkvi_dev(event_record, f->d, never, f->a), RKV_E_DEVICE_CALL); /* it is dead */
+    assert_int_equal(rkvi_dev(stream_wait, f->d, f->a, never), RKV_E_DEVICE_CALL);
+    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
+
+    /* a stream is captured once; an event never recorded is nothing to wait for */
+    ok(rkvi_dev(capture_begin, f->d, f->a, false));
+    ok(rkvi_dev(stream_wait, f->d, f->a, never));
+    assert_int_equal(rkvi_dev(capture_begin, f->d, f->a, false), RKV_E_DEVICE_CALL);
+    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
+
+    /* one that waits on another's event ends both */
+    ok(rkvi_dev(capture_begin, f->d, f->a, false));
+    ok(rkvi_dev(capture_begin, f->d, f->b, false));
+    ok(rkvi_dev(event_record, f->d, e, f->a));
+    assert_int_equal(rkvi_dev(stream_wait, f->d, f->b, e), RKV_E_DEVICE_CALL);
+    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &graph), RKV_E_DEVICE_CALL);
+    assert_int_equal(rkvi_dev(capture_end, f->d, f->b, &other), RKV_E_DEVICE_CALL);
+
+    /* a graph is not launched into a capture */
+    ok(rkvi_dev(capture_begin, f->d, f->a, false));
+    ok(rkvi_dev(fill, f->d, f->dev[0], 0, 16, f->a));
+    ok(rkvi_dev(capture_end, f->d, f->a, &graph));
+    ok(rkvi_dev(capture_begin, f->d, f->a, false));
+    assert_int_equal(rkvi_dev(graph_launch, f->d, graph, f->a), RKV_E_DEVICE_CALL);
+    assert_int_equal(rkvi_dev(capture_end, f->d, f->a, &other), RKV_E_DEVICE_CALL);
+    assert_null(other);
+    ok(rkvi_dev(graph_launch, f->d, graph, f->a));
+    ok(rkvi_dev(stream_sync, f->d, f->a));
+    ok(rkvi_dev(graph_destroy, f->d, graph));
+    ok(rkvi_dev(event_destroy, f->d, e));
+    ok(rkvi_dev(event_destroy, f->d, never));
+}
+
 typedef rkv_status (*forbidden_fn)(fixture *f, rkvi_event *e);
 
 static rkv_status forbidden_alloc(fixture *f, rkvi_event *e)
@@ -183,6 +229,7 @@ static const struct CMUnitTest tests[] = {
     with_fixture(test_graph),
     with_fixture(test_graph_waits_for_its_former_launch),
     with_fixture(test_capture_refusals),
+    with_fixture(test_captures_that_meet),
     with_fixture(test_global_capture_forbids),
 };
 

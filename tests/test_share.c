@@ -312,9 +312,52 @@ static void test_own_beginning(void **state)
     fx_close(&w);
 }
 
+/* Tiles that every sequence has in an order of its own are listed for each, up to
+ * twice as many as there can be; what lists more is refused, a smaller batch runs. */
+static void test_orders_of_their_own(void **state)
+{
+    (void)state;
+    static const float frequencies[32] = {1};
+    static const uint32_t orders[4][4] = {{1, 0, 3, 2}, {2, 3, 0, 1}, {3, 1, 2, 0}, {2, 0, 3, 1}};
+    fx w;
+    fx_model m = fx_model_make(T, 0, 4 * T);
+    rkv_batch_entry e[5];
+    int64_t pos[5], at = 0;
+    fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_ALL);
+    m.params.n_sequences = 5;
+    m.params.max_turns = 64;
+    m.params.rope = (rkv_rope_params){.frequencies = frequencies, .n_frequencies = 32};
+    fx_open(&w, &m);
+    fx_append(&w, 0, 4 * T, RKV_REGIME_PREFILL, 1);
+    for (uint32_t s = 1; s < 5; s++)
+        for (uint32_t i = 0; i < 4; i++) { /* sequence 0 moves on, so that its cells come behind those taken */
+            const int64_t from = at + 4 * T + orders[s - 1][i] * T;
+            fx_ok(rkv_sequence_shift(w.cache, 0, at, RKV_POS_END, 4 * T), "shift");
+            fx_ok(rkv_sequence_append_from(w.cache, s, 0, from, from + T), "append_from");
+            at += 4 * T;
+        }
+    for (uint32_t s = 0; s < 5; s++) {
+        pos[s] = at + 8 * T;
+        e[s] = (rkv_batch_entry){.struct_size = sizeof *e, .sequence = s, .n_rows = 1, .positions = &pos[s]};
+    }
+    rkv_batch b = {.struct_size = sizeof b, .n_entries = 5, .entries = e};
+    assert_int_equal(rkv_cache_check(w.cache, &b, 1), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "in different orders"));
+    assert_int_equal(rkv_step_begin(w.cache, &b), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "smaller batches"));
+    b.n_entries = 2;
+    fx_ok(rkv_cache_check(w.cache, &b, 1), "check");
+    fx_ok(rkv_step_begin(w.cache, &b), "begin");
+    fx_ok(rkv_step_abort(w.cache), "abort");
+    for (uint32_t s = 0; s < 5; s++)
+        fx_ok(rkv_sequence_clear(w.cache, s), "clear");
+    fx_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_orders_of_their_own),
         cmocka_unit_test(test_streamed_once), cmocka_unit_test(test_fork),
         cmocka_unit_test(test_last_owner),    cmocka_unit_test(test_fork_in_tail),
         cmocka_unit_test(test_remove),        cmocka_unit_test(test_own_beginning),

@@ -2,16 +2,22 @@
  *
  * Device calls that fail within save, load, import and export: an error with a
  * sentence, the sequences as before, and the same call then succeeds.  A fault
- * of enqueued work ends the cache.
+ * of enqueued work ends the cache.  Files that can't be written.
  */
 #include "rollkv/cells.h"
 #include "state_fixture.h"
 #include "state_hash.h"
 
+#include <dirent.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -133,10 +139,76 @@ static void test_faults(void **state)
         }
 }
 
+/* ------------------------------------------------------------------- files */
+
+static uint32_t files_in(const char *folder)
+{
+    uint32_t n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* What is half written is gone, and what was there stays. */
+static void test_files_that_fail(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/rollkv-test-XXXXXX", path[64], taken[64];
+    struct rlimit usual, small;
+    rkv_state_params p = RKV_STATE_PARAMS_INIT;
+    fx w;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/state", folder);
+    snprintf(taken, sizeof taken, "%s/taken", folder);
+    assert_int_equal(mkdir(taken, 0700), 0);
+    open_with_text(&w, 0, FX_CHECK);
+
+    /* no room on the disk: the system stops the file at a size */
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &usual), 0);
+    small = (struct rlimit){saved.n / 2, usual.rlim_max};
+    fflush(NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const rkv_status full = rkv_state_save_file(w.cache, &p, path);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &usual), 0);
+    assert_int_equal(full, RKV_E_IO);
+    assert_non_null(strstr(rkv_error_message(), "writing"));
+    assert_int_equal(files_in(folder), 1);
+
+    /* a folder has that name */
+    assert_int_equal(rkv_state_save_file(w.cache, &p, taken), RKV_E_IO);
+    assert_non_null(strstr(rkv_error_message(), "renaming"));
+    assert_int_equal(files_in(folder), 1);
+    assert_int_equal(rkv_state_load_file(w.cache, &p, taken), RKV_E_IO);
+
+    /* the file takes the place of functions */
+    p.write = fx_write_bytes;
+    assert_int_equal(rkv_state_save_file(w.cache, &p, path), RKV_E_ARGUMENT);
+    p.write = NULL;
+    p.size_bytes = 1;
+    assert_int_equal(rkv_state_load_file(w.cache, &p, path), RKV_E_ARGUMENT);
+    p.size_bytes = 0;
+
+    assert_int_equal(rkv_state_save_file(w.cache, &p, path), RKV_OK);
+    assert_int_equal(files_in(folder), 2);
+    p.sequence = 1;
+    assert_int_equal(rkv_state_load_file(w.cache, &p, path), RKV_OK);
+    fx_copy_record(&w, 1, &w, 0);
+    check_as_before(&w);
+    fx_close(&w);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(taken), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls_that_fail),
-                                       cmocka_unit_test(test_faults)};
+                                       cmocka_unit_test(test_faults),
+                                       cmocka_unit_test(test_files_that_fail)};
     if (rkvi_state_hash_built() != RKV_OK)
         return 77;
     fx w;
