@@ -6,7 +6,7 @@
 static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0,
                                  RKV_TYPE_Q4_0};
 
-static rkvi_ops sets[3];
+static rkvi_ops sets[KERNEL_SETS];
 static uint32_t n_sets;
 static uint64_t seed;
 

@@ -19,65 +19,11 @@
 #ifndef RKVI_OPS_VEC_ATTEND_H
 #define RKVI_OPS_VEC_ATTEND_H
 
+#include "ops_vec_int.h"
 #include "ops_vec_merge.h"
-#include "ops_vec_product.h"
 
-#define COLUMNS 32u         /* of a chunk, at most */
-#define BLOCK_FLOATS 4096u  /* of K or V: 16 KiB */
-#define BLOCK_CELLS 64u     /* at most */
 #define POOL_FLOATS 98304u  /* trees of a chunk: 384 KiB */
-
 #define MOST_DIRECT (2 * MOST_TOGETHER) /* columns that read K and V as they lie */
-#define SCALES 128u /* of a block of rows: BLOCK_FLOATS / RKVI_BLOCK */
-
-typedef struct vec_chunk {
-    uint32_t n, dk_pad, dv_pad;
-    uint32_t cell0; /* tile cell of score 0 of a column */
-    vec_column col[COLUMNS];
-    _Alignas(64) float score[COLUMNS * SCORE_PITCH];
-    _Alignas(64) float block[BLOCK_FLOATS];
-    _Alignas(64) float scales[SCALES]; /* of the rows at work */
-    _Alignas(64) float q[COLUMNS * RKVI_HEAD_DIM_MAX];
-} vec_chunk;
-
-static inline uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline uint32_t block_cells(uint32_t pitch)
-{
-    return min_u32(BLOCK_FLOATS / pitch / 4 * 4, BLOCK_CELLS);
-}
-
-/* Columns taken together: as even as their number allows. */
-static inline uint32_t together(uint32_t n)
-{
-    const uint32_t parts = (n + MOST_TOGETHER - 1) / MOST_TOGETHER;
-    return (n + parts - 1) / parts;
-}
-
-/* Cells [t, t + n) of a plane. */
-typedef struct vec_cut {
-    const rkvi_plane *p;
-    uint32_t t, n;
-} vec_cut;
-
-/* The cut that is asked for while others are computed: scales at once, quants in
- * `parts`. */
-static vec_ask ask_ahead(const vec_cut *next, uint32_t parts)
-{
-    if (next->n == 0)
-        return (vec_ask){(const uint8_t *)next, 0};
-    const rkvi_plane *p = next->p;
-    ask_bytes(p->scales + (uint64_t)next->t * p->scale_cell_bytes, (size_t)next->n * p->scale_cell_bytes);
-    return (vec_ask){p->quants + (uint64_t)next->t * p->cell_bytes, (size_t)next->n * p->cell_bytes / parts};
-}
 
 /* A cut of a plane for the chunk: as it lies, or in the block. */
 static vec_source chunk_source(vec_chunk *w, const vec_cut *cut, uint32_t pitch)
@@ -99,14 +45,14 @@ static vec_source chunk_source(vec_chunk *w, const vec_cut *cut, uint32_t pitch)
     return source_block(w->block, pitch);
 }
 
-/* The cut after [t, t + n), or `follow` where [t, t + n) reaches t1. */
-static vec_cut cut_after(const rkvi_plane *p, uint32_t t, uint32_t n, uint32_t t1, const vec_cut *follow)
-{
-    return t + n < t1 ? (vec_cut){p, t + n, min_u32(n, t1 - t - n)} : *follow;
-}
-
 static void chunk_scores(vec_chunk *w, const rkvi_plane *k, uint32_t t0, uint32_t t1, const vec_cut *follow)
 {
+#if RKVI_VNNI
+    if (rkvi_type_is_quantised(k->type)) {
+        int_scores(w, k, t1, follow);
+        return;
+    }
+#endif
     const uint32_t step = block_cells(w->dk_pad), nh = together(w->n), groups = (w->n + nh - 1) / nh;
     for (uint32_t t = t0; t < t1; t += step) {
         const vec_cut cut = {k, t, min_u32(step, t1 - t)}, next = cut_after(k, t, cut.n, t1, follow);
@@ -278,6 +224,10 @@ static void chunk_begin(vec_chunk *w, const rkvi_job *j, uint64_t first, uint32_
         vec_tensor(&q, rkvi_item_row(a->row_map, j->entry, j->item, row), head, a->geom.dk,
                    w->q + (size_t)c * w->dk_pad);
     }
+#if RKVI_VNNI
+    if (rkvi_type_is_quantised(a->geom.type_k))
+        int_begin(w, a->geom.type_k);
+#endif
 }
 
 /* The cells of a leaf that each column sees. */
