@@ -302,6 +302,23 @@ static void test_large_scores(void **state)
     }
 }
 
+/* Quantised types with every number of blocks of a row that kernels treat apart,
+ * and few or many columns. */
+static void test_quantised_dims(void **state)
+{
+    (void)state;
+    static const uint32_t all[] = {32, 64, 96, 128, 160, 256, 288, 512, 544, 1024};
+    for (uint32_t i = 0; i < 40; i++) {
+        const uint32_t d = all[i % 10], e = all[(i * 3 + i / 10) % 10];
+        ops_case c = {.geom = {.n_heads = 1, .dk = d, .dv = e, .type_k = types[3 + i / 10 % 2],
+                               .type_v = types[3 + i / 20], .tile_cells = i % 3 ? 64 : 256},
+                      .ratio = 1 + i % 9, .scale = 1 / sqrtf((float)d), .n_entries = 1, .cells = {270 + i},
+                      .rows = {1 + i % 4}, .first = i % 5, .seed = 900 + i};
+        const ops_cut cut = {.prefill = i % 7 == 6, .run_log2 = i % 3};
+        check_case(&c, &cut);
+    }
+}
+
 /* Each mask with its edges at every cell of a tile, and every length. */
 static void test_every_phase(void **state)
 {
@@ -327,6 +344,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pairwise),
         cmocka_unit_test(test_every_phase),
+        cmocka_unit_test(test_quantised_dims),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_large_scores),
     };

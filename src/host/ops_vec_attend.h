@@ -23,14 +23,15 @@
 #include "ops_vec_merge.h"
 
 #define POOL_FLOATS 98304u  /* trees of a chunk: 384 KiB */
-#define MOST_DIRECT (2 * MOST_TOGETHER) /* columns that read K and V as they lie */
+#define MOST_DIRECT (2 * MOST_TOGETHER) /* columns that read f16 as it lies; of quantised rows, half as many */
 
 /* A cut of a plane for the chunk: as it lies, or in the block. */
 static vec_source chunk_source(vec_chunk *w, const vec_cut *cut, uint32_t pitch)
 {
     const rkvi_plane *p = cut->p;
-    const bool direct = RKVI_LANES == 16 && w->n <= MOST_DIRECT && p->dim == pitch;
-    if (rkvi_type_is_quantised(p->type))
+    const bool quantised = rkvi_type_is_quantised(p->type);
+    const bool direct = RKVI_LANES == 16 && w->n <= (quantised ? MOST_TOGETHER : MOST_DIRECT) && p->dim == pitch;
+    if (quantised)
         vec_scales((const uint16_t *)(const void *)(p->scales + (uint64_t)cut->t * p->scale_cell_bytes),
                    cut->n * (p->dim / RKVI_BLOCK), w->scales);
 #if RKVI_LANES == 16

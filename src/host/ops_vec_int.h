@@ -25,7 +25,8 @@
 #define INT_CELLS 16u
 #define INT_STEP 32u /* cells that are asked for together */
 
-/* Adds products of bytes, those of `digits` the same for all lanes. */
+/* Adds products of bytes, unsigned times signed, those of `digits` the same for
+ * all lanes.  (By intrinsics, gcc 12 copies and spills the sums.) */
 RKVI_INLINE void int_dot(__m512i *sum, __m512i bytes, const int32_t *digits)
 {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*sum) : "v"(bytes), "m"(*digits));
@@ -152,11 +153,11 @@ RKVI_INLINE void int_tile(const uint32_t nh, const int_product *x, uint32_t b)
     const int32_t *digits[MOST_TOGETHER];
     __m512i a[MOST_TOGETHER][3];
     RKVI_UNROLL for (uint32_t h = 0; h < nh; h++) {
-        digits[h] = x->digits + h * x->pitch + 32 * b;
+        digits[h] = x->digits + (size_t)h * x->pitch + 32 * b;
         RKVI_UNROLL for (uint32_t k = 0; k < 3; k++)
             a[h][k] = _mm512_set1_epi32(x->sums[h * (RKVI_HEAD_DIM_MAX / RKVI_BLOCK) + b][k]);
     }
-    for (uint32_t e = 0; e < 8; e++)
+    for (size_t e = 0; e < 8; e++)
         RKVI_UNROLL for (uint32_t h = 0; h < nh; h++)
             RKVI_UNROLL for (uint32_t k = 0; k < 3; k++)
                 int_dot(&a[h][k], rows[e], digits[h] + 4 * e + k);

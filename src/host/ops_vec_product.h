@@ -106,22 +106,24 @@ static void qk_cells(uint32_t nh, const vec_product *x)
 RKVI_INLINE const uint8_t *pv_tile(const rkv_type type, const uint32_t nh, const uint32_t nd,
                                    const vec_product *x, uint32_t d, const uint8_t *ask)
 {
-    const uint8_t *row = x->rows.rows;
-    const float *scales = x->rows.scales;
+    const uint8_t *row = x->rows.rows + source_bytes(type, d);
+    const float *scales = x->rows.scales + d / RKVI_BLOCK;
+    const float *weights = x->score, *end = weights + x->cells;
+    const size_t pitch_bytes = x->rows.pitch_bytes, scale_pitch = x->rows.scale_pitch, step = x->ask.step;
     vf acc[MOST_TOGETHER][4];
     RKVI_UNROLL for (uint32_t h = 0; h < nh; h++)
         RKVI_UNROLL for (uint32_t i = 0; i < nd; i++)
             acc[h][i] = v_load(x->col[h].o + d + i * RKVI_LANES);
-    for (uint32_t c = 0; c < x->cells; c++, row += x->rows.pitch_bytes, scales += x->rows.scale_pitch) {
+    for (; weights < end; weights++, row += pitch_bytes, scales += scale_pitch) {
         vf y[4];
         __builtin_prefetch(ask);
         if (type == RKV_TYPE_F16 || type == RKV_TYPE_BF16) /* two lines at most: nd vectors of it */
             __builtin_prefetch(ask + 64);
-        ask += x->ask.step;
+        ask += step;
         RKVI_UNROLL for (uint32_t i = 0; i < nd; i++)
-            y[i] = source_get(type, row, scales, d + i * RKVI_LANES, i % 2);
+            y[i] = source_get(type, row, scales, i * RKVI_LANES, i % 2);
         RKVI_UNROLL for (uint32_t h = 0; h < nh; h++) {
-            const vf p = v_set(x->score[h * SCORE_PITCH + c]);
+            const vf p = v_set(weights[(size_t)h * SCORE_PITCH]);
             RKVI_UNROLL for (uint32_t i = 0; i < nd; i++)
                 acc[h][i] = v_fma(p, y[i], acc[h][i]);
         }

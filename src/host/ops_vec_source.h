@@ -44,6 +44,18 @@ RKVI_INLINE uint32_t source_vectors(const rkv_type type)
     return type == RKV_TYPE_Q8_0 || type == RKV_TYPE_Q4_0 ? 2 : 1;
 }
 
+/* Of the first i elements of a row; of q4_0, whole blocks. */
+RKVI_INLINE size_t source_bytes(const rkv_type type, size_t i)
+{
+    switch (type) {
+    case RKV_TYPE_F16:
+    case RKV_TYPE_BF16: return 2 * i;
+    case RKV_TYPE_Q8_0: return i;
+    case RKV_TYPE_Q4_0: return i / 2;
+    default: return i * sizeof(float);
+    }
+}
+
 #if RKVI_LANES == 16
 
 /* Elements from i on of a row, as many as a vector has.  `half`: of i's block. */
