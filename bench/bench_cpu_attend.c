@@ -1,10 +1,13 @@
 /* bench_cpu_attend: bandwidth of decode attention on several threads over K and
  * V in host memory, against a plain read of the same bytes by the same threads.
  *
- *   bench_cpu_attend [--gib N] [--dim D] [--heads H] [--seconds S] [--threads N]
+ *   bench_cpu_attend [--gib N] [--dim D] [--heads H] [--rows R] [--seconds S] [--threads N]
+ *                    [--kernels SET]
  *
  * A unit of work is one KV head of one tile.  Figures are GB/s of stored bytes,
- * best of samples by the wall clock; with --threads for that number alone. */
+ * best of samples by the wall clock, for one thread by its CPU time; with
+ * --threads for that number alone.  With a --gib that fits the caches (0.002) they
+ * are what arithmetic allows. */
 #include "ops.h"
 #include "rkvi_config.h"
 
@@ -18,18 +21,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS_MAX = 64 };
+enum { THREADS_MAX = 64, ROWS_MAX = 16, UNITS_ONE = 64 /* a sample of one thread */ };
 
 typedef struct options {
     double gib, seconds;
-    uint32_t dim, heads, threads;
+    uint32_t dim, heads, rows, threads;
+    const char *kernels; /* NULL: the fastest */
 } options;
 
 typedef struct load {
     rkvi_geom geom;
     rkvi_attend_args args;
     rkvi_entry entry;
-    rkvi_row row;
+    rkvi_row rows[ROWS_MAX];
     uint8_t *memory;
     uint64_t n_tiles, room;
     float *partials[THREADS_MAX];
@@ -41,9 +45,10 @@ typedef struct team {
     pthread_barrier_t gate;
     const load *l;
     rkvi_op_fn decode; /* NULL: a plain read */
-    uint64_t n_units;
+    uint64_t n_units, first; /* a sample's; of all, its first one */
     _Atomic uint64_t next;
     uint32_t n; /* that work in this sample */
+    double cpu; /* of thread 0 in this sample */
     bool stop;
 } team;
 
@@ -52,11 +57,16 @@ typedef struct member {
     uint32_t index;
 } member;
 
-static double now(void)
+static double clock_of(clockid_t id)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(id, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double now(void)
+{
+    return clock_of(CLOCK_MONOTONIC);
 }
 
 static void *need(void *p)
@@ -86,13 +96,18 @@ static void work(team *t, uint32_t index)
 {
     const load *l = t->l;
     rkvi_attend_args args = l->args;
+    const uint64_t all = l->n_tiles * l->geom.n_heads;
+    const double start = clock_of(CLOCK_THREAD_CPUTIME_ID);
     args.partials = l->partials[index];
     for (uint64_t i; (i = atomic_fetch_add(&t->next, 1)) < t->n_units;) {
+        i = (t->first + i) % all;
         if (t->decode)
             t->decode(&args, i);
         else
             read_plain(l->memory + i * l->geom.head_bytes, l->geom.head_bytes);
     }
+    if (index == 0)
+        t->cpu = clock_of(CLOCK_THREAD_CPUTIME_ID) - start;
 }
 
 static void pin(uint32_t index)
@@ -128,7 +143,7 @@ static double sample(team *t)
     const double a = now(); /* before the gate: this thread may be the last to leave it */
     pthread_barrier_wait(&t->gate);
     pthread_barrier_wait(&t->gate);
-    return now() - a;
+    return t->n == 1 ? t->cpu : now() - a;
 }
 
 /* GB/s, the best of samples. */
@@ -139,10 +154,10 @@ static double rate(team *t, const load *l, rkvi_op_fn decode, uint32_t n, double
     t->l = l;
     t->decode = decode;
     t->n = n;
-    t->n_units = l->n_tiles * l->geom.n_heads;
-    if (n == 1)
-        t->n_units /= 8;
-    for (int i = 0; i < 2 || now() - start < seconds; i++) {
+    const uint64_t all = l->n_tiles * l->geom.n_heads;
+    t->n_units = n == 1 && all > UNITS_ONE ? UNITS_ONE : all;
+    t->first = 0;
+    for (int i = 0; i < 2 || now() - start < seconds; i++, t->first = (t->first + t->n_units) % all) {
         const double r = (double)(t->n_units * l->geom.head_bytes) / sample(t) * 1e-9;
         best = r > best ? r : best;
     }
@@ -178,24 +193,27 @@ static void load_make(load *l, const options *o, rkv_type k, rkv_type v, uint32_
     rkvi_item *items = need(calloc(l->n_tiles, sizeof *items));
     for (uint64_t t = 0; t < l->n_tiles; t++) {
         bases[t] = (uintptr_t)l->memory + t * l->geom.bytes;
-        items[t] = (rkvi_item){.n_rows = 1, .leaf0 = t * per_tile, .leaf1 = (t + 1) * per_tile};
+        items[t] = (rkvi_item){.n_rows = o->rows, .leaf0 = t * per_tile, .leaf1 = (t + 1) * per_tile};
     }
     for (uint64_t i = 0; i < l->n_tiles * per_tile; i++)
         spans[i] = (rkvi_span){.pos = (int64_t)(i * l->geom.leaf_cells),
                                .tile = (uint32_t)(i / per_tile),
                                .first = (uint16_t)(i % per_tile * l->geom.leaf_cells),
                                .count = (uint16_t)l->geom.leaf_cells};
-    l->entry = (rkvi_entry){.n_spans = l->n_tiles * per_tile, .n_rows = 1};
-    l->row = (rkvi_row){.pos = INT64_MAX / 2, .to = INT64_MAX};
+    l->entry = (rkvi_entry){.n_spans = l->n_tiles * per_tile, .n_rows = o->rows};
+    for (uint32_t i = 0; i < o->rows; i++)
+        l->rows[i] = (rkvi_row){.pos = INT64_MAX / 2, .to = INT64_MAX};
     const uint32_t q_heads = o->heads * ratio;
-    uint16_t *q = need(calloc((size_t)q_heads * o->dim, sizeof *q));
-    memcpy(q, l->memory, (size_t)q_heads * o->dim * sizeof *q);
-    l->args = (rkvi_attend_args){.geom = l->geom, .entries = &l->entry, .rows = &l->row,
+    const size_t q_elements = (size_t)o->rows * q_heads * o->dim;
+    uint16_t *q = need(calloc(q_elements, sizeof *q));
+    for (size_t i = 0; i < q_elements; i++)
+        memcpy(&q[i], l->memory + i % 4096 * sizeof *q, sizeof *q);
+    l->args = (rkvi_attend_args){.geom = l->geom, .entries = &l->entry, .rows = l->rows,
                                  .spans = spans, .bases = bases, .items = items,
                                  .q = {q, (int64_t)q_heads * o->dim, o->dim, RKV_TYPE_F16},
                                  .q_heads = q_heads, .scale = 0.1f};
     for (int i = 0; i < THREADS_MAX; i++)
-        l->partials[i] = need(calloc((size_t)q_heads * (o->dim + 2), sizeof(float)));
+        l->partials[i] = need(calloc((size_t)o->rows * q_heads * (o->dim + 2), sizeof(float)));
 }
 
 static void load_drop(load *l)
@@ -229,6 +247,10 @@ static bool parse(int argc, char **argv, options *o)
             o->dim = (uint32_t)strtoul(argv[i + 1], NULL, 0);
         else if (strcmp(argv[i], "--heads") == 0)
             o->heads = (uint32_t)strtoul(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--rows") == 0)
+            o->rows = (uint32_t)strtoul(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--kernels") == 0)
+            o->kernels = argv[i + 1];
         else if (strcmp(argv[i], "--seconds") == 0)
             o->seconds = strtod(argv[i + 1], NULL);
         else if (strcmp(argv[i], "--threads") == 0)
@@ -237,37 +259,34 @@ static bool parse(int argc, char **argv, options *o)
             return false;
     }
     return argc % 2 == 1 && o->gib > 0 && o->heads > 0 && o->dim % 32 == 0 && o->dim > 0 &&
-           o->dim <= RKVI_HEAD_DIM_MAX && o->threads <= THREADS_MAX;
+           o->dim <= RKVI_HEAD_DIM_MAX && o->rows > 0 && o->rows <= ROWS_MAX && o->threads <= THREADS_MAX;
 }
 
 static void all_lines(team *t, load *l, const options *o, const rkvi_ops *ops, uint32_t most)
 {
     static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
-    static const uint32_t ratios[] = {1, 4, 8, 16};
+    static const uint32_t ratios[] = {1, 4, 5, 8, 16};
     const uint32_t counts[] = {1, most / 4, most / 2, most - 1, most};
     for (int c = 0; c < 5 && !o->threads; c++)
         if (counts[c] && (c == 0 || counts[c] != counts[c - 1]))
             line(t, l, o, ops, RKV_TYPE_F16, RKV_TYPE_F16, 5, counts[c]);
     const uint32_t n = o->threads ? o->threads : most > 1 ? most - 1 : 1;
     for (int i = 0; i < 5; i++)
-        line(t, l, o, ops, types[i], types[i], 5, n);
+        for (int r = 0; r < 5; r++)
+            line(t, l, o, ops, types[i], types[i], ratios[r], n);
     line(t, l, o, ops, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0, 5, n);
-    for (int r = 0; r < 4; r++)
-        line(t, l, o, ops, RKV_TYPE_F16, RKV_TYPE_F16, ratios[r], n);
-    line(t, l, o, ops, RKV_TYPE_Q8_0, RKV_TYPE_Q8_0, 8, n);
-    line(t, l, o, ops, RKV_TYPE_Q4_0, RKV_TYPE_Q4_0, 8, n);
 }
 
 int main(int argc, char **argv)
 {
-    options o = {.gib = 2, .dim = 128, .heads = 8, .seconds = 0.2};
+    options o = {.gib = 2, .dim = 128, .heads = 8, .rows = 1, .seconds = 0.2};
     static team t;
     static load l;
     static member members[THREADS_MAX];
     rkvi_ops ops;
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "bench_cpu_attend [--gib N] [--dim D, a multiple of 32] [--heads H] [--seconds S] "
-                        "[--threads N, at most %d]\n", THREADS_MAX);
+        fprintf(stderr, "bench_cpu_attend [--gib N] [--dim D, a multiple of 32] [--heads H] [--rows R, at most %d] "
+                        "[--seconds S] [--threads N, at most %d] [--kernels SET]\n", ROWS_MAX, THREADS_MAX);
         return 2;
     }
     cpu_set_t allowed;
@@ -278,7 +297,7 @@ int main(int argc, char **argv)
     l.memory = need(mmap(NULL, l.room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     madvise(l.memory, l.room, MADV_HUGEPAGE);
     fill(l.memory, l.room);
-    rkvi_ops_best(&ops, NULL);
+    rkvi_ops_best(&ops, o.kernels);
     const uint32_t n_threads = o.threads > most ? o.threads : most;
     pthread_barrier_init(&t.gate, NULL, n_threads + 1);
     for (uint32_t i = 0; i < n_threads; i++) {
@@ -286,7 +305,8 @@ int main(int argc, char **argv)
         if (pthread_create(&t.thread[i], NULL, thread_main, &members[i]))
             return 1;
     }
-    printf("decode, %s, %.1f GiB, %u KV heads of %u; GB/s of stored bytes\n", ops.name, o.gib, o.heads, o.dim);
+    printf("decode, %s, %.3g GiB, %u KV heads of %u, rows %u; GB/s of stored bytes\n", ops.name, o.gib, o.heads,
+           o.dim, o.rows);
     printf("%-8s %-8s %5s %7s %8s %8s %6s\n", "K", "V", "ratio", "threads", "read", "attend", "share");
     all_lines(&t, &l, &o, &ops, most);
     t.stop = true;

@@ -81,16 +81,20 @@ static inline void *case_alloc(size_t n, size_t size)
 }
 
 /* The kernel sets that this build and CPU have; returns how many. */
-static inline uint32_t kernel_sets(rkvi_ops sets[3])
+#define KERNEL_SETS 4
+static inline uint32_t kernel_sets(rkvi_ops sets[KERNEL_SETS])
 {
     uint32_t n = 1;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < KERNEL_SETS; i++)
         rkvi_ops_ref(&sets[i]);
 #if RKVI_HAVE_AVX2
     n += rkvi_ops_avx2(&sets[n]);
 #endif
 #if RKVI_HAVE_AVX512
     n += rkvi_ops_avx512(&sets[n]);
+#endif
+#if RKVI_HAVE_AVX512VNNI
+    n += rkvi_ops_avx512vnni(&sets[n]);
 #endif
     return n;
 }

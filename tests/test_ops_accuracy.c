@@ -143,13 +143,13 @@ static void describe(const ops_case *c, const ops_cut *cut, const char *set, con
            sqrt(t->out.plain2 / n), t->lse.ours, t->lse.plain);
 }
 
-static double worst_ratio[3];
+static double worst_ratio[KERNEL_SETS];
 
 /* One draw of the case's values. */
 static uint64_t run_case(ops_case c, const ops_cut *cut, const rkvi_ops *sets, uint32_t n_sets,
                          tallies *t)
 {
-    ops_out outs[3];
+    ops_out outs[KERNEL_SETS];
     case_make(&c);
     case_store(&c, &sets[0]);
     for (uint32_t s = 0; s < n_sets; s++) {
@@ -167,8 +167,8 @@ static uint64_t run_case(ops_case c, const ops_cut *cut, const rkvi_ops *sets, u
 /* Small cases are drawn again until there are enough errors to compare. */
 static void check_case(const ops_case *c, const ops_cut *cut)
 {
-    rkvi_ops sets[3];
-    tallies t[3];
+    rkvi_ops sets[KERNEL_SETS];
+    tallies t[KERNEL_SETS];
     const uint32_t n_sets = kernel_sets(sets);
     ops_case again = *c;
     memset(t, 0, sizeof t);
@@ -255,8 +255,8 @@ static void test_pairwise(void **state)
         check_case(&c, &cut);
         n++;
     }
-    printf("%u cases; largest rms error over plain's: ref %.2f, then %.2f %.2f\n", n,
-           worst_ratio[0], worst_ratio[1], worst_ratio[2]);
+    printf("%u cases; largest rms error over plain's: ref %.2f, then %.2f %.2f %.2f\n", n, worst_ratio[0],
+           worst_ratio[1], worst_ratio[2], worst_ratio[3]);
     assert_true(n >= 162); /* rows x ratios alone */
 }
 
@@ -302,6 +302,23 @@ static void test_large_scores(void **state)
     }
 }
 
+/* Quantised types with every number of blocks of a row that kernels treat apart,
+ * and few or many columns. */
+static void test_quantised_dims(void **state)
+{
+    (void)state;
+    static const uint32_t all[] = {32, 64, 96, 128, 160, 256, 288, 512, 544, 1024};
+    for (uint32_t i = 0; i < 40; i++) {
+        const uint32_t d = all[i % 10], e = all[(i * 3 + i / 10) % 10];
+        ops_case c = {.geom = {.n_heads = 1, .dk = d, .dv = e, .type_k = types[3 + i / 10 % 2],
+                               .type_v = types[3 + i / 20], .tile_cells = i % 3 ? 64 : 256},
+                      .ratio = 1 + i % 9, .scale = 1 / sqrtf((float)d), .n_entries = 1, .cells = {270 + i},
+                      .rows = {1 + i % 4}, .first = i % 5, .seed = 900 + i};
+        const ops_cut cut = {.prefill = i % 7 == 6, .run_log2 = i % 3};
+        check_case(&c, &cut);
+    }
+}
+
 /* Each mask with its edges at every cell of a tile, and every length. */
 static void test_every_phase(void **state)
 {
@@ -327,6 +344,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pairwise),
         cmocka_unit_test(test_every_phase),
+        cmocka_unit_test(test_quantised_dims),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_large_scores),
     };

@@ -6,7 +6,7 @@
 static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0,
                                  RKV_TYPE_Q4_0};
 
-static rkvi_ops sets[3];
+static rkvi_ops sets[KERNEL_SETS];
 static uint32_t n_sets;
 static uint64_t seed;
 
@@ -342,6 +342,65 @@ static void test_writes_its_own(void **state)
     }
 }
 
+/* Rows in one pass by a row map, as those that share tiles have it, in any order:
+ * the partials are those without one. */
+static void test_row_map(void **state)
+{
+    (void)state;
+    static const uint32_t map[] = {9, 9, 9, 4, 0, 5, 2, 1, 3}; /* of the step's rows, from item.row on */
+    FOR_EACH_CASE (c, ops) {
+        const size_t slot = (size_t)c.q_heads * (c.geom.dv + 2);
+        const uint64_t leaves = c.entries[0].n_spans;
+        float *own = case_alloc(6 * slot, sizeof *own), *shared = case_alloc(6 * slot, sizeof *own);
+        rkvi_item item = {.n_rows = 6, .leaf1 = leaves, .flags = RKVI_ITEM_FIRST};
+        rkvi_attend_args args = {.geom = c.geom, .entries = c.entries, .rows = c.row, .spans = c.spans,
+                                 .bases = c.bases, .items = &item, .partials = own,
+                                 .q = row_major(c.q, c.q_heads, c.geom.dk), .mask = c.mask,
+                                 .q_heads = c.q_heads, .scale = c.scale, .softcap = c.softcap};
+        for (int op = RKVI_OP_DECODE; op <= RKVI_OP_PREFILL; op++) {
+            item.row = 0;
+            args.partials = own;
+            args.row_map = NULL;
+            for (uint64_t h = 0; h < c.geom.n_heads; h++)
+                ops->fn[op](&args, h);
+            item.row = 3;
+            args.partials = shared;
+            args.row_map = map;
+            for (uint64_t h = 0; h < c.geom.n_heads; h++)
+                ops->fn[op](&args, h);
+            for (uint32_t r = 0; r < 6; r++)
+                assert_memory_equal(shared + r * slot, own + map[3 + r] * slot, slot * sizeof *own);
+        }
+        free(own);
+        free(shared);
+    }
+}
+
+/* What the CPU lacks is not taken, what is asked for is not exceeded. */
+static void test_limits(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"ref", "avx2", "avx512", "avx512vnni"};
+    rkvi_ops ops;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t is = 4;
+        rkvi_ops_best(&ops, names[i]);
+        for (uint32_t j = 0; j < 4; j++)
+            if (strcmp(ops.name, names[j]) == 0)
+                is = j;
+        assert_true(is <= i);
+        assert_true(is >= most);
+        most = is;
+        if (is < i) /* not on this CPU, or not in this build */
+            for (uint32_t j = 0; j < n_sets; j++)
+                assert_string_not_equal(sets[j].name, names[i]);
+    }
+    rkvi_ops_best(&ops, NULL);
+    assert_string_equal(ops.name, names[most]);
+    assert_string_equal(ops.name, sets[n_sets - 1].name);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_unseen_cells),  cmocka_unit_test(test_unseen_tiles),
         cmocka_unit_test(test_overflowing_row), cmocka_unit_test(test_growing_leaf),
         cmocka_unit_test(test_tensor_types),  cmocka_unit_test(test_writes_its_own),
+        cmocka_unit_test(test_row_map),       cmocka_unit_test(test_limits),
     };
     n_sets = kernel_sets(sets);
     seed = test_seed();

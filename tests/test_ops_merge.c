@@ -4,7 +4,7 @@
 #include "ops_case.h"
 #include "ops_half.h"
 
-static rkvi_ops sets[3];
+static rkvi_ops sets[KERNEL_SETS];
 static uint32_t n_sets;
 
 /* One KV head of dim 8 in f32-exact values: k and v the same in all cells. */

@@ -3,7 +3,7 @@
 #include "ops_case.h"
 #include "ops_half.h"
 
-static rkvi_ops sets[3];
+static rkvi_ops sets[KERNEL_SETS];
 static uint32_t n_sets;
 
 #define CELLS 16u

@@ -24,8 +24,8 @@ static const rkvi_copy_spec info_spec = {"rkv_device_info", sizeof(rkv_device_in
 
 /* An executor keeps a pointer to its kernels: one table for each set, filled
  * once and never freed. */
-enum { KERNELS_REF, KERNELS_AVX2, KERNELS_AVX512, KERNELS_BEST, KERNELS_COUNT };
-static const char *const kernel_names[] = {"ref", "avx2", "avx512"};
+enum { KERNELS_REF, KERNELS_AVX2, KERNELS_AVX512, KERNELS_AVX512VNNI, KERNELS_BEST, KERNELS_COUNT };
+static const char *const kernel_names[] = {"ref", "avx2", "avx512", "avx512vnni"};
 static rkvi_ops kernels[KERNELS_COUNT];
 static pthread_once_t kernels_once = PTHREAD_ONCE_INIT;
 

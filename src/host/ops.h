@@ -308,7 +308,7 @@ typedef struct rkvi_carry_args {
 typedef void (*rkvi_op_fn)(const void *args, uint64_t index);
 typedef struct rkvi_ops {
     rkvi_op_fn fn[RKVI_OP_COUNT];
-    const char *name; /* "ref", "avx2", "avx512" */
+    const char *name; /* "ref", "avx2", "avx512", "avx512vnni" */
 } rkvi_ops;
 
 /* The step's row that row r of an item is. */
@@ -357,8 +357,9 @@ static inline void rkvi_span_visible(const rkvi_span *s, int64_t lo, int64_t hi,
 void rkvi_ops_ref(rkvi_ops *ops);    /* fills all entries */
 bool rkvi_ops_avx2(rkvi_ops *ops);   /* overwrites entries; false: not on this CPU */
 bool rkvi_ops_avx512(rkvi_ops *ops); /* likewise */
-/* ref, then the fastest that the CPU runs; `limit` "ref", "avx2", "avx512" or
- * NULL holds it back. */
+bool rkvi_ops_avx512vnni(rkvi_ops *ops);
+/* ref, then the fastest that the CPU runs; `limit` "ref", "avx2", "avx512",
+ * "avx512vnni" or NULL holds it back. */
 void rkvi_ops_best(rkvi_ops *ops, const char *limit);
 
 #endif

@@ -1,6 +1,7 @@
 /* Kernels for AVX2, FMA and F16C.  Compiled with those flags: nothing
  * outside rkvi_ops_avx2 may run before the check in it. */
 #define RKVI_LANES 8
+#define RKVI_VNNI 0
 #include "ops_vec_attend.h"
 
 bool rkvi_ops_avx2(rkvi_ops *ops)

@@ -1,6 +1,7 @@
 /* Kernels for AVX-512 F, BW, VL and DQ.  Compiled with those flags: nothing
  * outside rkvi_ops_avx512 may run before the check in it. */
 #define RKVI_LANES 16
+#define RKVI_VNNI 0
 #include "ops_vec_attend.h"
 
 bool rkvi_ops_avx512(rkvi_ops *ops)

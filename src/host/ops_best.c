@@ -19,4 +19,9 @@ void rkvi_ops_best(rkvi_ops *ops, const char *limit)
 #if RKVI_HAVE_AVX512
     (void)rkvi_ops_avx512(ops);
 #endif
+    if (limit && strcmp(limit, "avx512") == 0)
+        return;
+#if RKVI_HAVE_AVX512VNNI
+    (void)rkvi_ops_avx512vnni(ops);
+#endif
 }

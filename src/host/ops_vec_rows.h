@@ -28,12 +28,19 @@ RKVI_INLINE __m256 get8_bf16(const uint16_t *p)
 }
 
 /* e4m3 as f16 bits: sign extended and shifted, so that the sign stands in bits
- * 15 and 14, of which 14 is cut.  The f16 is 2^8 too small; `scale` makes up. */
-RKVI_INLINE __m256 get8_e4m3(const uint8_t *p, float scale)
+ * 15 and 14, of which 14 is cut.  The f16 is 2^8 too small: vec_factor. */
+RKVI_INLINE __m256 get8_e4m3(const uint8_t *p)
 {
     const __m128i x = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p));
     const __m128i h = _mm_and_si128(_mm_slli_epi16(x, 7), _mm_set1_epi16((short)0xbf80));
-    return _mm256_cvtph_ps(h) * _mm256_set1_ps(scale);
+    return _mm256_cvtph_ps(h);
+}
+
+/* What a plane's values are still to be multiplied by, for fp8: one factor for
+ * all of them, which scores take with their scale, and outputs once a leaf. */
+RKVI_INLINE float vec_factor(const rkvi_plane *p)
+{
+    return p->type == RKV_TYPE_FP8_E4M3 ? 256.0f * p->scale : 1.0f;
 }
 
 RKVI_INLINE __m256 get8_i8(__m128i x)
@@ -54,30 +61,47 @@ RKVI_INLINE vf get_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
-RKVI_INLINE vf get_e4m3(const uint8_t *p, float scale)
+RKVI_INLINE vf get_e4m3(const uint8_t *p)
 {
     const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
     const __m256i h = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16((short)0xbf80));
-    return _mm512_cvtph_ps(h) * _mm512_set1_ps(scale);
+    return _mm512_cvtph_ps(h);
+}
+
+RKVI_INLINE vf get_q8_0(const uint8_t *q, float scale)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)q);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)) * v_set(scale);
+}
+
+/* The low nibbles of a block, or the high ones: each picks from the block's
+ * sixteen values.  (Of the index the low four bits count.) */
+RKVI_INLINE vf get_q4_0(const uint8_t *q, float scale, const uint32_t half)
+{
+    const vf table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)q));
+    return _mm512_permutexvar_ps(half ? _mm512_srli_epi32(x, 4) : x, table * v_set(scale));
 }
 
 RKVI_INLINE void get_block_q8_0(const uint8_t *q, float scale, float *out)
 {
-    for (uint32_t i = 0; i < RKVI_BLOCK; i += 16) {
-        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(q + i));
-        v_store(out + i, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)) * v_set(scale));
-    }
+    v_store(out, get_q8_0(q, scale));
+    v_store(out + 16, get_q8_0(q + 16, scale));
 }
 
-/* A nibble picks from the block's sixteen values. */
 RKVI_INLINE void get_block_q4_0(const uint8_t *q, float scale, float *out)
 {
-    const vf table =
-        _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7) * v_set(scale);
-    const __m512i x =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)q));
-    v_store(out, _mm512_permutexvar_ps(x, table)); /* the low four bits of each */
-    v_store(out + 16, _mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), table));
+    v_store(out, get_q4_0(q, scale, 0));
+    v_store(out + 16, get_q4_0(q, scale, 1));
+}
+
+/* n f16 to f32. */
+static inline void vec_scales(const uint16_t *d, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+        v_store(out + i, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, d + i)));
+    }
 }
 
 #else
@@ -104,6 +128,16 @@ RKVI_INLINE void get_block_q4_0(const uint8_t *q, float scale, float *out)
     v_store(out + 8, get8_i8(_mm_srli_si128(a, 8)) * v_set(scale));
     v_store(out + 16, get8_i8(b) * v_set(scale));
     v_store(out + 24, get8_i8(_mm_srli_si128(b, 8)) * v_set(scale));
+}
+
+/* n f16 to f32. */
+static inline void vec_scales(const uint16_t *d, uint32_t n, float *out)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        v_store(out + i, get_f16(d + i));
+    for (; i < n; i++)
+        out[i] = _cvtsh_ss(d[i]);
 }
 
 #endif
@@ -133,14 +167,13 @@ static inline void row_bf16(const uint16_t *p, uint32_t dim, float *out)
         put_tail(out + i, get8_bf16(p + i));
 }
 
-static inline void row_e4m3(const uint8_t *p, float scale, uint32_t dim, float *out)
+static inline void row_e4m3(const uint8_t *p, uint32_t dim, float *out)
 {
     uint32_t i = 0;
-    scale *= 256.0f;
     for (; i + RKVI_LANES <= dim; i += RKVI_LANES)
-        v_store(out + i, get_e4m3(p + i, scale));
+        v_store(out + i, get_e4m3(p + i));
     if (i < dim)
-        put_tail(out + i, get8_e4m3(p + i, scale));
+        put_tail(out + i, get8_e4m3(p + i));
 }
 
 static inline void row_f32(const float *p, uint32_t dim, float *out)
@@ -149,36 +182,30 @@ static inline void row_f32(const float *p, uint32_t dim, float *out)
     memset(out + dim, 0, (vec_pad(dim) - dim) * sizeof *out);
 }
 
-RKVI_INLINE float block_scale(const uint16_t *d)
-{
-    return _cvtsh_ss(*d);
-}
-
-static inline void row_q8_0(const uint8_t *q, const uint16_t *d, uint32_t dim, float *out)
+static inline void row_q8_0(const uint8_t *q, const float *d, uint32_t dim, float *out)
 {
     for (uint32_t b = 0; b < dim / RKVI_BLOCK; b++)
-        get_block_q8_0(q + b * 32, block_scale(d + b), out + b * 32);
+        get_block_q8_0(q + b * 32, d[b], out + b * 32);
 }
 
-static inline void row_q4_0(const uint8_t *q, const uint16_t *d, uint32_t dim, float *out)
+static inline void row_q4_0(const uint8_t *q, const float *d, uint32_t dim, float *out)
 {
     for (uint32_t b = 0; b < dim / RKVI_BLOCK; b++)
-        get_block_q4_0(q + b * 16, block_scale(d + b), out + b * 32);
+        get_block_q4_0(q + b * 16, d[b], out + b * 32);
 }
 
-/* Cells [t, t + n) of a plane, vec_pad(dim) floats each. */
-static inline void vec_cells(const rkvi_plane *p, uint32_t t, uint32_t n, float *out)
+/* Cells [t, t + n) of a plane, vec_pad(dim) floats each; `scales`: of their
+ * blocks, one cell's after another's (vec_scales). */
+static inline void vec_cells(const rkvi_plane *p, uint32_t t, uint32_t n, const float *scales, float *out)
 {
     const uint32_t dim = p->dim, pitch = vec_pad(dim);
     const uint8_t *q = p->quants + (uint64_t)t * p->cell_bytes;
-    const uint8_t *d = p->scales + (uint64_t)t * p->scale_cell_bytes;
-    for (uint32_t i = 0; i < n; i++, out += pitch, q += p->cell_bytes, d += p->scale_cell_bytes) {
+    for (uint32_t i = 0; i < n; i++, out += pitch, q += p->cell_bytes, scales += dim / RKVI_BLOCK) {
         const uint16_t *h = (const uint16_t *)(const void *)q;
-        const uint16_t *scales = (const uint16_t *)(const void *)d;
         switch (p->type) {
         case RKV_TYPE_F16: row_f16(h, dim, out); break;
         case RKV_TYPE_BF16: row_bf16(h, dim, out); break;
-        case RKV_TYPE_FP8_E4M3: row_e4m3(q, p->scale, dim, out); break;
+        case RKV_TYPE_FP8_E4M3: row_e4m3(q, dim, out); break;
         case RKV_TYPE_Q8_0: row_q8_0(q, scales, dim, out); break;
         default: row_q4_0(q, scales, dim, out);
         }

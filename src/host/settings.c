@@ -13,8 +13,8 @@
 static const rkvi_setting settings[RKVI_SETTING_COUNT] = {
     [RKVI_SETTING_KERNELS] =
         {"ROLLKV_KERNELS", "string", "",
-         "the fastest set of CPU kernels to use: ref, avx2 or avx512; empty: what the "
-         "CPU runs"},
+         "the fastest set of CPU kernels to use: ref, avx2, avx512 or avx512vnni; empty: "
+         "what the CPU runs"},
     [RKVI_SETTING_THREADS] =
         {"ROLLKV_THREADS", "integer", "0",
          "threads of the host executor, for caches that leave host.n_threads at 0; 0: "

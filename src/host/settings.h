@@ -10,7 +10,7 @@
 #include "rollkv/types.h"
 
 typedef enum {
-    RKVI_SETTING_KERNELS, /* "ref", "avx2", "avx512": the fastest kernel set to use */
+    RKVI_SETTING_KERNELS, /* "ref", "avx2", "avx512", "avx512vnni": the fastest kernel set to use */
     RKVI_SETTING_THREADS, /* of the host executor, where host.n_threads is 0 */
     RKVI_SETTING_COUNT
 } rkvi_setting_id;
