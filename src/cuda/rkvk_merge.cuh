@@ -30,7 +30,8 @@ static __device__ __forceinline__ float rkvk_expf(float x)
     p = __fmaf_rn(p, r, 0x1.5554dcp-3f);
     p = __fmaf_rn(p, r, 0x1p-1f);
     p = __fadd_rn(__fmaf_rn(__fmul_rn(r, r), p, r), 1.0f);
-    return x < -87.33654f ? 0.0f : __int_as_float(__float_as_int(p) + (__float_as_int(t) << 23));
+    const uint32_t bits = (uint32_t)__float_as_int(p) + ((uint32_t)__float_as_int(t) << 23);
+    return x < -87.33654f ? 0.0f : __int_as_float((int)bits);
 }
 
 /* What the sides of a merge are multiplied by. */

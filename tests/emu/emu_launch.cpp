@@ -279,8 +279,6 @@ static void run_thread(void)
     emu_warp *w = t->warp;
     if (w->n_here)
         emu_fail("a thread ends while others of its warp wait for it");
-    if (t->first != t->end)
-        emu_fail("a thread ends with copies under way");
     stop(w, 1u << t->lane);
     block.n_live--;
     emu_thread *next = block.n_live ? next_thread(w) : nullptr;
@@ -347,11 +345,10 @@ static void run_block(uint64_t number, const emu_shape &shape)
     emu_self = nullptr;
     switch_to(next_thread(some_warp()));
     emu_self = nullptr;
-    for (uint32_t b = 0; b < EMU_BARRIERS; b++)
-        if (block.barriers[b].n_here)
-            emu_fail("a block ends with threads come to barrier %u", b);
     for (uint32_t i = 0; i < block.n_threads; i++) {
         emu_fibre_check(block.thread[i].fibre);
+        if (block.thread[i].first != block.thread[i].end)
+            emu_fail("thread %u of block %llu left copies that nobody waits for", i, (unsigned long long)number);
         if (shape.is_early && !block.thread[i].waited)
             emu_fail("thread %u of block %llu did not wait for the kernel before", i, (unsigned long long)number);
     }
