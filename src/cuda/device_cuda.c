@@ -387,7 +387,7 @@ static rkv_status cuda_info(rkvi_device *d, rkvi_device_info *out)
     cuda_device *c = cuda_of(d);
     if (atomic_load(&c->is_poisoned))
         return rkvi_cuda_poisoned(c);
-    return rkvi_cuda_info_in(c->context, c->ordinal, out);
+    return rkvi_cuda_info_in(c, c->context, c->ordinal, out);
 }
 
 static const rkvi_device_vt cuda_vt = {

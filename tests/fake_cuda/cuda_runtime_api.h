@@ -55,6 +55,7 @@ struct cudaDeviceProp {
 cudaError_t cudaGetDeviceCount(int *out);
 cudaError_t cudaSetDevice(int ordinal);
 cudaError_t cudaGetDevice(int *out);
+cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDriverGetVersion(int *out);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int ordinal);
 cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr what, int ordinal);
