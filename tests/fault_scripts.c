@@ -29,6 +29,7 @@ fx_model fs_model(void)
     m.params.n_sequences = 4;
     m.params.max_rows = 48;
     m.params.draft_rows = 4;
+    m.params.ring_bytes = 64 << 10;
     m.params.rope = (rkv_rope_params){.frequencies = frequencies, .n_frequencies = 4};
     return m;
 }
