@@ -266,6 +266,40 @@ static void test_calls(void **state)
     }
 }
 
+/* CUDA calls an argument of attend or end wrong (a stream that is none): the
+ * step can only be aborted, which the status says. */
+static void test_broken_steps(void **state)
+{
+    (void)state;
+    static const wrap_kind kinds[] = {WRAP_LAUNCH, WRAP_WAIT, WRAP_RECORD, WRAP_COPY};
+    static fx w;
+    uint32_t n_broken = 0;
+    is_sticky = false;
+    open_cache(&w, fs_scripts[0]);
+    fs_append(&w, 0, 48, RKV_REGIME_PREFILL, 100);
+    fs_append(&w, 0, 20, RKV_REGIME_PREFILL, 200);
+    for (uint32_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        bool hit = true;
+        for (uint64_t nth = 1; hit; nth++) {
+            const fx_entry e = {.rows = 1, .tag = 300 + 100 * k};
+            fx_ok(fx_begin(&w, &e, 1), "begin");
+            arm(kinds[k], nth, cudaErrorInvalidResourceHandle, false);
+            rkv_status s = fx_attend(&w, 0);
+            s = s == RKV_OK ? fx_attend(&w, 1) : s;
+            s = s == RKV_OK ? fx_end(&w, NULL, 0) : s;
+            hit = wrap_disarm();
+            n_broken += s != RKV_OK;
+            if (s != RKV_OK) {
+                assert_int_equal(s, RKV_E_DEVICE_CALL);
+                fx_ok(fx_abort(&w), "abort");
+            }
+        }
+    }
+    assert_true(n_broken > 10);
+    check_whole(&w, 0);
+    close_cache(&w, fs_scripts[0]);
+}
+
 /* From some call on CUDA answers nothing more. */
 static void test_lost_in_calls(void **state)
 {
@@ -471,7 +505,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fault_in_step), cmocka_unit_test(test_none),
         cmocka_unit_test(test_create),        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_lost_in_calls), cmocka_unit_test(test_destroy),
+        cmocka_unit_test(test_broken_steps),  cmocka_unit_test(test_lost_in_calls),
+        cmocka_unit_test(test_destroy),
 #if FAKE_CUDA
         cmocka_unit_test(test_faults),
 #endif
