@@ -10,6 +10,10 @@
 #include "cuda_fixture.h"
 #include "ops_cuda.h"
 
+#ifndef FAKE_CUDA
+#define FAKE_CUDA 0
+#endif
+
 static rkvi_device *engine;
 
 /* -------------------------------------------------------------- pinned memory */
@@ -151,7 +155,8 @@ void fx_use_gpu(void)
                                        .copied_bytes = copied_bytes,
                                        .alloc = pinned_alloc,
                                        .release = pinned_release,
-                                       .engine_stream = engine_stream};
+                                       .engine_stream = engine_stream,
+                                       .is_fake = FAKE_CUDA};
     gpu_or_skip();
     engine = gpu_open();
     fx_gpu = &calls;

@@ -46,6 +46,7 @@ typedef struct fx_gpu_calls {
     void *(*alloc)(size_t bytes);
     void (*release)(void *p);
     void *(*engine_stream)(void); /* in turn one of its own and the legacy one */
+    bool is_fake; /* tests/fake_cuda: no GPU, and slow */
 } fx_gpu_calls;
 
 /* NULL: executors on the host.  fx_use_gpu (step_cuda.c) sets it, for the whole

@@ -262,9 +262,14 @@ static rkv_status cuda_fill(rkvi_device *d, void *dst, int byte, size_t bytes, v
 
 static rkv_status cuda_launch(rkvi_device *d, const rkvi_launch *l, void *stream)
 {
-    static const char *const names[] = {"launch of open", "launch of store", "launch of decode",
-                                        "launch of prefill", "launch of merge", "launch of patch",
-                                        "launch of rotate", "launch of tree", "launch of move"};
+    static const char *const names[RKVI_OP_COUNT] = {
+        [RKVI_OP_OPEN] = "launch of open",       [RKVI_OP_STORE] = "launch of store",
+        [RKVI_OP_DECODE] = "launch of decode",   [RKVI_OP_PREFILL] = "launch of prefill",
+        [RKVI_OP_MERGE] = "launch of merge",     [RKVI_OP_PATCH] = "launch of patch",
+        [RKVI_OP_ROTATE] = "launch of rotate",   [RKVI_OP_TREE] = "launch of tree",
+        [RKVI_OP_MOVE] = "launch of move",       [RKVI_OP_UPLOAD] = "launch of upload",
+        [RKVI_OP_CARRY] = "launch of carry",
+    };
     if (l->op >= RKVI_OP_COUNT || l->args_bytes > RKVI_ARGS_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "launch of op %u with %u bytes of arguments", l->op,
                          l->args_bytes);
@@ -382,7 +387,7 @@ static rkv_status cuda_info(rkvi_device *d, rkvi_device_info *out)
     cuda_device *c = cuda_of(d);
     if (atomic_load(&c->is_poisoned))
         return rkvi_cuda_poisoned(c);
-    return rkvi_cuda_info_in(c->context, c->ordinal, out);
+    return rkvi_cuda_info_in(c, c->context, c->ordinal, out);
 }
 
 static const rkvi_device_vt cuda_vt = {

@@ -50,7 +50,8 @@ rkv_status rkvi_cuda_enter(cuda_device *c, uint32_t flags, cuda_guard *g);
 rkv_status rkvi_cuda_leave(cuda_device *c, const cuda_guard *g, cudaError_t e, const char *what);
 
 /* device_cuda_info.c */
-rkv_status rkvi_cuda_info_in(CUcontext context, int ordinal, rkvi_device_info *out);
+/* c: the executor that asks, or NULL. */
+rkv_status rkvi_cuda_info_in(cuda_device *c, CUcontext context, int ordinal, rkvi_device_info *out);
 
 /* device_cuda_error.c.  Clears the runtime's last error and records a sentence. */
 rkv_status rkvi_cuda_fail(cuda_device *c, cudaError_t e, const char *what); /* c may be NULL */

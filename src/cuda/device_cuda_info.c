@@ -74,7 +74,7 @@ static cudaError_t read_info(int ordinal, rkvi_device_info *out)
     return cudaSuccess;
 }
 
-rkv_status rkvi_cuda_info_in(CUcontext context, int ordinal, rkvi_device_info *out)
+rkv_status rkvi_cuda_info_in(cuda_device *c, CUcontext context, int ordinal, rkvi_device_info *out)
 {
     bool pushed;
     rkv_status s = rkvi_cuda_push(context, &pushed);
@@ -84,7 +84,7 @@ rkv_status rkvi_cuda_info_in(CUcontext context, int ordinal, rkvi_device_info *o
     const bool relaxed = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
     const cudaError_t e = read_info(ordinal, out);
     if (e != cudaSuccess)
-        s = rkvi_cuda_fail(NULL, e, "asking a CUDA device for its properties");
+        s = rkvi_cuda_fail(c, e, "asking a CUDA device for its properties");
     if (relaxed)
         cudaThreadExchangeStreamCaptureMode(&mode);
     if (pushed)
@@ -96,5 +96,5 @@ rkv_status rkvi_device_cuda_info(int32_t ordinal, rkvi_device_info *out)
 {
     CUcontext context;
     const rkv_status s = rkvi_cuda_context(ordinal, &context);
-    return s == RKV_OK ? rkvi_cuda_info_in(context, ordinal, out) : s;
+    return s == RKV_OK ? rkvi_cuda_info_in(NULL, context, ordinal, out) : s;
 }

@@ -454,10 +454,14 @@ static rkv_status settle_broken(rkv_cache *h, void *stream)
     return s == RKV_OK ? s : rkvi_dev(stream_sync, h->dev, stream);
 }
 
-/* A call of the running step failed: only abort is left, or nothing. */
+/* A call of the running step failed: only abort is left, or nothing.  What a
+ * device calls an argument (a stream that is none, say) is told as a failed call,
+ * since an argument's error leaves the step as it was. */
 rkv_status rkvi_step_broken(rkv_cache *h, rkv_status s, void *stream)
 {
     char text[256];
+    if (s > RKV_E_CAPACITY)
+        s = RKV_E_DEVICE_CALL;
     h->state = RKVI_STEP_BROKEN;
     if (rkvi_step_seen_status(h, s) <= RKV_E_POISONED)
         return s;

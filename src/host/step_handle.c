@@ -305,15 +305,22 @@ rkv_status rkvi_handle_create(const rkvi_config *cfg, rkvi_device *dev, rkv_cach
     return RKV_OK;
 }
 
+/* A wait that failed has not waited: on a device that answers it is made again. */
+static void settle(rkvi_timeline *t)
+{
+    if (rkvi_timeline_sync(t, t->last) != RKV_OK)
+        rkvi_timeline_sync(t, t->last);
+}
+
 void rkvi_handle_destroy(rkv_cache *h)
 {
     rkvi_device *dev = h->dev;
     rkvi_import_abort(h);
     /* Work in flight ends before its memory goes. */
-    rkvi_timeline_sync(&h->compute, h->compute.last);
-    rkvi_timeline_sync(&h->in, h->in.last);
-    rkvi_timeline_sync(&h->out, h->out.last);
-    rkvi_timeline_sync(&h->uploads, h->uploads.last);
+    settle(&h->compute);
+    settle(&h->in);
+    settle(&h->out);
+    settle(&h->uploads);
     rkvi_step_cpu_sync(h);
     rkvi_config cfg = h->cfg;
     release(h);
