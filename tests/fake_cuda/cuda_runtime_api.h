@@ -8,6 +8,8 @@
 
 #include <stddef.h>
 
+#define CUDART_VERSION 13000
+
 /* X(name, number): cudaError<name>. */
 #define FAKE_CUDA_ERRORS(X) \
     X(InvalidValue, 1) X(MemoryAllocation, 2) X(InitializationError, 3) X(CudartUnloading, 4) \
