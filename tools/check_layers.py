@@ -50,6 +50,7 @@ TABLE = {
     "ops_ref": ["ops"],
     "ops_avx2": ["ops", "ops_ref"],
     "ops_avx512": ["ops", "ops_ref"],
+    "ops_avx512vnni": ["ops", "ops_ref"],
     # Kernels of CUDA, from top to bottom: one file an op or variant, what they share, their interface.
     "attend": ["rkvk", "ops_cuda", "ops"],
     "ops_store": ["rkvk", "ops_cuda", "ops"],
