@@ -23,7 +23,15 @@ typedef struct gpu_variant {
 static const gpu_variant gpu_variants[] = {RKVK_VARIANTS(GPU_VARIANT)};
 #define N_GPU_VARIANTS (sizeof gpu_variants / sizeof *gpu_variants)
 
-/* Device memory, taken in pieces, given back all at once. */
+/* Of emulated kernels, ASan knows which device memory is in use. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, bytes) ((void)(p), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(p, bytes) ((void)(p), (void)(bytes))
+#endif
+
+/* Device memory, taken in pieces with gaps between, given back all at once. */
 typedef struct gpu_heap {
     rkvi_device *gpu;
     uint8_t *base;
@@ -37,13 +45,21 @@ static inline void heap_open(void)
     heap.gpu = gpu_open();
     heap.bytes = (size_t)1 << 30;
     heap.base = gpu_put(heap.gpu, NULL, heap.bytes);
+    ASAN_POISON_MEMORY_REGION(heap.base, heap.bytes);
+}
+
+static inline void heap_empty(void)
+{
+    ASAN_POISON_MEMORY_REGION(heap.base, heap.used);
+    heap.used = 0;
 }
 
 static inline void *heap_put(const void *bytes, size_t n)
 {
     void *p = heap.base + heap.used;
-    heap.used += (n + 255) / 256 * 256;
+    heap.used += (n + 255) / 256 * 256 + 256;
     assert_true(heap.used <= heap.bytes);
+    ASAN_UNPOISON_MEMORY_REGION(p, n);
     if (bytes && n)
         ok(gpu_copy(heap.gpu, RKVI_H2D, p, bytes, n, NULL));
     return p;
@@ -126,7 +142,7 @@ static inline void gpu_run_prefill(const ops_case *c, const ops_cut *cut, const 
 static inline float *gpu_partials(const ops_case *c, const ops_cut *cut, const ops_work *w, rkv_type q_type)
 {
     const size_t floats = w->n_slots * c->q_heads * (c->geom.dv + 2);
-    heap.used = 0;
+    heap_empty();
     rkvi_attend_args a = gpu_tables(c, q_type);
     float *partials = case_alloc(floats + 16, sizeof *partials);
     memset(partials, 0xff, (floats + 16) * sizeof *partials);
