@@ -3,88 +3,32 @@
  * The CPU's share of the tail: the same values as without it but for rounding,
  * the same bits when repeated, less over the link, and every edge in its place.
  */
-#include "step_fixture.h"
+#include "cpu_share_case.h"
 
 #include "cpu_team.h"
 #include "step_types.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <math.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
-
-#define T 16u
-
-static uint64_t seed;
-
-/* Two KV layers of unlike geometry, of which one is read twice and one by a
- * sliding mask as well. */
-static fx_model model(fx_executor executor, uint32_t threads, uint32_t share)
-{
-    fx_model m = fx_model_make(T, 0, 4096);
-    const uint32_t first = fx_add_layer(&m, 2, 64, 64, 4 * T);
-    fx_add_unequal(&m, RKV_RESIDENT_NONE);
-    fx_add_site(&m, first, 10);
-    fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_NONE);
-    m.sites[m.n_sites - 1].mask = RKV_MASK_SLIDING;
-    m.sites[m.n_sites - 1].mask_width = 20 * T;
-    m.params.n_sequences = 3;
-    m.params.ring_bytes = 128 * 1024;
-    m.params.copy_bytes = 16 * 1024;
-    m.params.draft_rows = 4;
-    m.params.cpu_threads = threads;
-    m.params.cpu_share = share;
-    m.executor = executor;
-    m.seed = seed;
-    return m;
-}
-
-static void text(fx *w)
-{
-    for (uint32_t s = 0; s < 2; s++)
-        fx_append(w, s, 34 * T + 5, RKV_REGIME_PREFILL, 1000 + s * 100000);
-    fx_append_from(w, 2, 0, 0, 34 * T);
-}
-
-static void decode(fx *w, uint32_t n_seqs, uint32_t rows, uint64_t tag)
-{
-    fx_entry e[3];
-    for (uint32_t i = 0; i < n_seqs; i++)
-        e[i] = (fx_entry){.seq = i, .rows = rows, .tag = tag + i * 1000000u, .regime = RKV_REGIME_DECODE};
-    fx_step(w, e, n_seqs);
-}
-
-static void assert_near(const fx *a, const fx *b)
-{
-    for (uint32_t site = 0; site < a->model.n_sites; site++)
-        for (uint32_t row = 0; row < a->n_rows; row++)
-            for (uint32_t head = 0; head < a->out[site].heads; head++)
-                for (uint32_t i = 0; i < a->out[site].dim; i++) {
-                    const float x = fx_out(a, site, row, head, i), y = fx_out(b, site, row, head, i);
-                    assert_true(fabsf(x - y) <= 2e-6f * (1.0f + fabsf(y)));
-                }
-}
 
 /* Steps of one and of several rows and sequences, tiles entering the tail. */
 static void like_without(fx_executor executor, uint32_t share)
 {
     fx w, again, plain;
-    const fx_model m = model(executor, 2, share), without = model(FX_HOST, 0, 0);
+    const fx_model m = share_model(executor, 2, share), without = share_model(FX_HOST, 0, 0);
     fx_open(&w, &m);
     fx_open(&again, &m);
     fx_open(&plain, &without);
-    text(&w);
-    text(&again);
-    text(&plain);
+    share_text(&w, 34);
+    share_text(&again, 34);
+    share_text(&plain, 34);
     for (uint32_t i = 0; i < 7; i++) {
         const uint32_t n = i < 3 ? 1 : 3, rows = i % 3 == 2 ? 6 : 1;
-        decode(&w, n, rows, 5000 + i);
-        decode(&again, n, rows, 5000 + i);
-        decode(&plain, n, rows, 5000 + i);
+        share_decode(&w, n, rows, 5000 + i);
+        share_decode(&again, n, rows, 5000 + i);
+        share_decode(&plain, n, rows, 5000 + i);
         fx_ok(fx_sync(&w), "sync");
         fx_ok(fx_sync(&again), "sync");
         fx_ok(fx_sync(&plain), "sync");
@@ -124,13 +68,13 @@ static void test_part(void **state)
 {
     (void)state;
     fx w;
-    fx_model m = model(FX_HOST, 1, 4);
+    fx_model m = share_model(FX_HOST, 1, 4);
     fx_open(&w, &m);
-    text(&w);
+    share_text(&w, 34);
     for (uint32_t i = 0; i < 4; i++)
-        decode(&w, 1, 1, 5000 + i);
+        share_decode(&w, 1, 1, 5000 + i);
     const rkv_cache_stats before = fx_stats(&w);
-    decode(&w, 1, 1, 6000);
+    share_decode(&w, 1, 1, 6000);
     fx_ok(fx_sync(&w), "sync");
     const rkv_cache_stats after = fx_stats(&w);
     const double cpu = (double)(after.cpu_bytes - before.cpu_bytes), link = (double)after.last_step_list_bytes;
@@ -139,6 +83,7 @@ static void test_part(void **state)
     fx_ok(rkv_cache_info_get(w.cache, &info), "info");
     assert_int_equal(info.cpu_threads, 1);
     assert_int_equal(info.cpu_share, 4);
+    assert_int_equal(info.cpu_wait_ns, EVER_NS);
     fx_close(&w);
 }
 
@@ -148,15 +93,15 @@ static void test_left_to_device(void **state)
 {
     (void)state;
     fx w, plain;
-    const fx_model m = model(FX_CHECK, 2, 8), without = model(FX_HOST, 0, 0);
+    const fx_model m = share_model(FX_CHECK, 2, 8), without = share_model(FX_HOST, 0, 0);
     fx_open(&w, &m);
     fx_open(&plain, &without);
     w.cache->cpu.partial_bytes = 0;
-    text(&w);
-    text(&plain);
+    share_text(&w, 34);
+    share_text(&plain, 34);
     for (uint32_t i = 0; i < 3 * T; i++) { /* tiles enter the tail, and nobody waits */
-        decode(&w, 3, 1, 5000 + i);
-        decode(&plain, 3, 1, 5000 + i);
+        share_decode(&w, 3, 1, 5000 + i);
+        share_decode(&plain, 3, 1, 5000 + i);
     }
     fx_ok(fx_sync(&w), "sync");
     fx_ok(fx_sync(&plain), "sync");
@@ -171,16 +116,16 @@ static void test_abort(void **state)
 {
     (void)state;
     fx w;
-    const fx_model m = model(FX_CHECK, 2, 8);
+    const fx_model m = share_model(FX_CHECK, 2, 8);
     fx_open(&w, &m);
-    text(&w);
+    share_text(&w, 34);
     for (uint32_t i = 0; i < 3; i++)
-        decode(&w, 1, 1, 5000 + i);
+        share_decode(&w, 1, 1, 5000 + i);
     const fx_entry e = {.seq = 0, .rows = 1, .tag = 7000, .regime = RKV_REGIME_DECODE};
     fx_ok(fx_begin(&w, &e, 1), "begin");
     fx_ok(fx_attend(&w, 0), "attend");
     fx_ok(fx_abort(&w), "abort");
-    decode(&w, 1, 1, 8000);
+    share_decode(&w, 1, 1, 8000);
     fx_ok(fx_sync(&w), "sync");
     fx_close(&w);
 }
@@ -189,16 +134,16 @@ static void test_refused(void **state)
 {
     (void)state;
     fx w;
-    fx_model m = model(FX_HOST, 2, 16);
+    fx_model m = share_model(FX_HOST, 2, 16);
     assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
-    m = model(FX_HOST, 0, 3);
+    m = share_model(FX_HOST, 0, 3);
     assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
-    m = model(FX_HOST, 2, 0);
+    m = share_model(FX_HOST, 2, 0);
     assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
-    m = model(FX_HOST, 2, 8);
-    m.params.flags |= RKV_FLAG_GRAPHS;
-    assert_int_equal(fx_try_open(&w, &m), RKV_E_UNSUPPORTED);
-    m = model(FX_HOST, 2, 8);
+    m = share_model(FX_HOST, 0, 0);
+    m.params.cpu_wait_ns = 1;
+    assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
+    m = share_model(FX_HOST, 2, 8);
     m.params.mode = RKV_MODE_OP_LEVEL;
     assert_int_equal(fx_try_open(&w, &m), RKV_E_UNSUPPORTED);
 }
@@ -255,10 +200,66 @@ static void test_team(void **state)
     }
 }
 
+/* Counts where the unit's partial would be. */
+static void count_partial(const void *arg, uint64_t index)
+{
+    const rkvi_attend_args *a = arg;
+    a->partials[a->items->slot] += 1.0f + (float)index;
+}
+
+/* Some threads fall behind with a ticket that they have read. */
+static bool fall_behind(void *arg, rkvi_cpu_stage stage)
+{
+    _Atomic uint32_t *turn = arg;
+    if (stage == RKVI_CPU_HAS_TICKET && atomic_fetch_add(turn, 1) % 3 == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    return true;
+}
+
+/* Jobs follow each other at once, so that threads go on with old tickets: each unit once
+ * all the same, and done when all are. */
+static void test_desk(void **state)
+{
+    (void)state;
+    rkvi_desk words = {0};
+    rkvi_cpu_desk desk = {0};
+    rkvi_cpu_team *team = NULL;
+    static rkvi_item items[9];
+    _Atomic uint32_t turn = 0;
+    float seen[9] = {0};
+    fx_ok(rkvi_cpu_desk_init(&desk, &words, 2, 3), "desk");
+    fx_ok(rkvi_cpu_team_create(7, -1, &team), "team");
+    const rkvi_cpu_watch watch = {.look = rkvi_cpu_desk_look, .is_due = rkvi_cpu_desk_is_due, .arg = &desk};
+    desk.hook_arg = &turn;
+    atomic_store(&desk.hook, fall_behind);
+    atomic_store(&desk.expected, UINT64_MAX);
+    rkvi_cpu_team_watch(team, &watch);
+    rkvi_cpu_team_wake(team);
+    for (uint64_t k = 0; k < 3000; k++) {
+        const uint64_t ticket = rkvi_cpu_desk_ticket(&desk, k / 6, (uint32_t)(k / 3 % 2)) + k % 3;
+        const uint32_t n = 1 + (uint32_t)(k * 7 % 9);
+        const rkvi_cpu_job job = {
+            .args = {.geom = {.n_heads = 1}, .items = items, .partials = seen, .max_rows = 1}, .decode = count_partial};
+        rkvi_cpu_desk_put(&desk, ticket, &job, n);
+        __atomic_store_n(&words.sent, ticket, __ATOMIC_RELEASE);
+        while (__atomic_load_n(&words.done, __ATOMIC_ACQUIRE) < ticket)
+            sched_yield();
+        for (uint32_t i = 0; i < 9; i++) {
+            assert_true(seen[i] == (i < n));
+            seen[i] = 0;
+        }
+    }
+    rkvi_cpu_team_destroy(team);
+    rkvi_cpu_desk_free(&desk);
+}
+
 int main(void)
 {
+#ifdef FX_ON_GPU
+    fx_use_gpu();
+#endif
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model), cmocka_unit_test(test_team),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_model), cmocka_unit_test(test_team), cmocka_unit_test(test_desk),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_host),  cmocka_unit_test(test_orders),  cmocka_unit_test(test_edges),
         cmocka_unit_test(test_left_to_device),
         cmocka_unit_test(test_part),  cmocka_unit_test(test_abort),

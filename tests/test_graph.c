@@ -5,8 +5,11 @@
  */
 #include "step_fixture.h"
 
+#include "step_types.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,9 +62,9 @@ static fx_model model(fx_executor executor, uint64_t resident_cells, uint64_t ca
     return m;
 }
 
-static void open_world(world *x, const fx_model *m)
+static void open_worlds(world *x, const fx_model *m, const fx_model *eager_model)
 {
-    fx_model eager = *m, graphs = *m;
+    fx_model eager = *eager_model, graphs = *m;
     memset(x, 0, sizeof *x);
     graphs.params.flags |= RKV_FLAG_GRAPHS;
     eager.executor = FX_HOST;
@@ -73,6 +76,11 @@ static void open_world(world *x, const fx_model *m)
     x->n_parts = 1;
     x->cuts[1] = m->n_sites;
     x->eager_part = PARTS_MAX;
+}
+
+static void open_world(world *x, const fx_model *m)
+{
+    open_worlds(x, m, m);
 }
 
 static void close_world(world *x)
@@ -342,6 +350,60 @@ static void test_tail(void **state)
     }
 }
 
+static bool never_looks(void *arg, rkvi_cpu_stage stage)
+{
+    (void)arg;
+    return stage != RKVI_CPU_LOOKS;
+}
+
+/* A part of the tail is the CPU's, also in replays; its threads come, or they don't
+ * and the graph has the bits of one without a share. */
+static void run_cpu(fx_executor executor, uint32_t n_steps, uint32_t n_parts, bool is_gone)
+{
+    static world x;
+    fx_model m = model(executor, RKV_RESIDENT_NONE, 4096), eager = m;
+    const uint32_t rows[] = {1, 2};
+    m.params.ring_bytes = eager.params.ring_bytes = 12 * tile_layer_bytes();
+    m.params.copy_bytes = eager.params.copy_bytes = 4 * tile_layer_bytes();
+    m.params.cpu_threads = 2;
+    m.params.cpu_share = 8;
+    m.params.cpu_wait_ns = is_gone ? 2000000 : (uint64_t)1000000000000;
+    m.params.steps_ahead = 2 + n_parts;
+    open_worlds(&x, &m, is_gone ? &eager : &m);
+    if (is_gone)
+        atomic_store(&x.w.cache->cpu.desk.hook, never_looks);
+    prefill(&x, 0, 230);
+    prefill(&x, 1, 65);
+    if (n_parts == 2) {
+        x.n_parts = 2;
+        memcpy(x.cuts, (uint32_t[]){0, 2, 4, 0}, sizeof x.cuts);
+    }
+    for (uint32_t s = 0; s < n_steps; s++) {
+        decode(&x, 2, rows, s % 17 == 16);
+        if (s % 9 == 8) { /* a graph that may be launched, and counts for nothing */
+            const fx_entry e[] = {entry_of(&x, 0, 1), entry_of(&x, 1, 2)};
+            fx_ok(fx_begin(&x.w, e, 2), "begin");
+            fx_ok(fx_abort(&x.w), "abort");
+        }
+    }
+    const rkv_cache_stats s = fx_stats(&x.w);
+    assert_true(s.cpu_bytes > 0);
+    assert_int_equal(s.cpu_late_bytes, is_gone ? s.cpu_bytes : 0);
+    assert_true(x.n_graphs <= 2 + n_steps / (T / 2));
+    close_world(&x);
+}
+
+static void test_cpu_share(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_executors(); i++) {
+        const uint32_t n = fx_is_full() || fx_gpu ? 300 : executors[i] == FX_HOST ? 60 : 30;
+        run_cpu(executors[i], n, 1, false);
+        run_cpu(executors[i], n, 2, false);
+        run_cpu(executors[i], n / 2, 1, true);
+    }
+}
+
 /* A list that changes by more than what enters: a sequence is cleared, another
  * rolled back into the tail. */
 static void test_tail_changes(void **state)
@@ -483,7 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resident),  cmocka_unit_test(test_parts),    cmocka_unit_test(test_dummies),
         cmocka_unit_test(test_run_ahead), cmocka_unit_test(test_refusals), cmocka_unit_test(test_aborts),
-        cmocka_unit_test(test_tail),      cmocka_unit_test(test_tail_changes),
+        cmocka_unit_test(test_tail),      cmocka_unit_test(test_tail_changes), cmocka_unit_test(test_cpu_share),
         cmocka_unit_test(test_forks),     cmocka_unit_test(test_many_forks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,7 +57,7 @@ TABLE = {
     "ops_merge": ["rkvk", "ops_cuda", "ops"],
     "ops_rotate": ["rkvk", "ops_cuda", "ops"],
     "ops_tree": ["rkvk", "ops_cuda", "ops"],
-    "ops_carry": ["rkvk", "ops_cuda", "ops"],
+    "ops_desk": ["rkvk", "ops_cuda", "ops"],
     "rkvk": ["ops_cuda", "ops"],
     "ops_cuda": ["ops"],
     "geometry": ["diag", "build"],

@@ -272,17 +272,20 @@ typedef struct rkv_cache_params {
     uint32_t extra_segments;             /* runs of positions beyond one a tile, over the sequences of a step (cuts,
                                           * gaps, shifts and sharing make them); 0: 4096; at most 2^20.  The step's
                                           * tables have room for so many */
-    uint32_t cpu_threads;                /* threads, the handing-over one among them, that compute attention over a
+    uint32_t cpu_threads;                /* threads of the cache's own that compute attention over a
                                           * part of the tail where it lies, while the link brings the rest: for
                                           * tails far beyond what crosses in a step.  Leave two CPUs to others.
                                           * Decode steps of rows that see cells as stored, with all of the tail
                                           * pinned; others have no share (stats tell cpu_bytes).  Results then
-                                          * depend on the share, by rounding.  Not with RKV_FLAG_GRAPHS yet.
-                                          * 0: none */
+                                          * depend on the share, by rounding.  0: none */
     uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail; 0: chosen at creation from
                                           * step_ns, link_bytes_per_s and cpu_bytes_per_s for a full cache, which may
                                           * be none */
     uint64_t cpu_bytes_per_s;            /* hint: K and V that these threads get through, beside the link */
+    uint64_t cpu_wait_ns;                /* most that the device waits for them at a site; what they are late with
+                                          * it computes itself, from the tail where it lies, and so on until they
+                                          * are back.  Results then are its own (stats tell cpu_late_bytes).  0: a
+                                          * quarter of a second */
 } rkv_cache_params;
 #define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}
 
@@ -384,6 +387,7 @@ typedef struct rkv_cache_info {
     uint32_t extra_segments;
     uint32_t reserved;
     uint32_t cpu_threads, cpu_share; /* effective; sixteenths of the tail */
+    uint64_t cpu_wait_ns;
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 
@@ -457,6 +461,9 @@ typedef struct rkv_cache_stats {
     uint64_t parked_sequences;
     uint64_t cpu_bytes;               /* of the tail, computed by the CPU where they lie; enqueued so far */
     uint64_t cpu_ns;                  /* that its threads took for what they have done of them */
+    uint64_t cpu_late_bytes;          /* of cpu_bytes, those computed by the device after all, as threads were late;
+                                       * what has run so far */
+    uint64_t cpu_late_jobs;           /* so often, a site of a step each */
 } rkv_cache_stats;
 RKV_API rkv_status rkv_cache_stats_get(const rkv_cache *cache, rkv_cache_stats *out_stats);
 

@@ -345,6 +345,8 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
     const uint32_t fit = w.depth ? (d.region_bytes - rkvk_ring_least<P>()) / column_bytes : P::COLUMNS;
     const uint32_t most = fit < 1 ? 1 : fit < P::COLUMNS ? fit : P::COLUMNS;
     const uint32_t n_columns = w.item->n_rows * w.group;
+    if (n_columns == 0) /* an empty item, and there may be no others */
+        rkvk_wait_before();
     for (w.column0 = 0; w.column0 < n_columns; w.column0 += most) {
         w.n_columns = n_columns - w.column0 < most ? n_columns - w.column0 : most;
         rkvk_stream_columns<P>(sm, a, w);

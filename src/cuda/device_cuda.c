@@ -268,7 +268,8 @@ static rkv_status cuda_launch(rkvi_device *d, const rkvi_launch *l, void *stream
         [RKVI_OP_MERGE] = "launch of merge",     [RKVI_OP_PATCH] = "launch of patch",
         [RKVI_OP_ROTATE] = "launch of rotate",   [RKVI_OP_TREE] = "launch of tree",
         [RKVI_OP_MOVE] = "launch of move",       [RKVI_OP_UPLOAD] = "launch of upload",
-        [RKVI_OP_CARRY] = "launch of carry",
+        [RKVI_OP_PUBLISH] = "launch of publish", [RKVI_OP_AWAIT] = "launch of await",
+        [RKVI_OP_TAKE] = "launch of take",
     };
     if (l->op >= RKVI_OP_COUNT || l->args_bytes > RKVI_ARGS_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "launch of op %u with %u bytes of arguments", l->op,

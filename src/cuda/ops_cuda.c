@@ -90,7 +90,9 @@ int rkvk_launch(uint32_t op, const void *args, uint64_t grid, void *stream)
     case RKVI_OP_PATCH: return rkvk_launch_patch(args, grid, stream);
     case RKVI_OP_ROTATE: return rkvk_launch_rotate(args, grid, stream);
     case RKVI_OP_TREE: return rkvk_launch_tree(args, grid, stream);
-    case RKVI_OP_CARRY: return rkvk_launch_carry(args, grid, stream);
+    case RKVI_OP_PUBLISH: return rkvk_launch_publish(args, grid, stream);
+    case RKVI_OP_AWAIT: return rkvk_launch_await(args, grid, stream);
+    case RKVI_OP_TAKE: return rkvk_launch_take(args, grid, stream);
     case RKVI_OP_MOVE: return rkvk_launch_move(args, grid, stream);
     case RKVI_OP_UPLOAD: return rkvk_launch_upload(args, grid, stream);
     default: return CUDA_INVALID_VALUE;
@@ -102,7 +104,7 @@ int rkvk_prepare(void)
     int e = rkvk_prepare_store();
     e = e ? e : rkvk_prepare_merge();
     e = e ? e : rkvk_prepare_rotate();
-    e = e ? e : rkvk_prepare_carry();
+    e = e ? e : rkvk_prepare_desk();
     return e ? e : rkvk_prepare_tree();
 }
 

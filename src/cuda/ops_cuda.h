@@ -82,14 +82,16 @@ int rkvk_launch_prefill(const rkvi_attend_args *a, uint64_t grid, void *stream);
 int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream);
 int rkvk_launch_rotate(const rkvi_rotate_args *a, uint64_t grid, void *stream);
 int rkvk_launch_tree(const rkvi_tree_args *a, uint64_t grid, void *stream);
-int rkvk_launch_carry(const rkvi_carry_args *a, uint64_t grid, void *stream);
+int rkvk_launch_publish(const rkvi_publish_args *a, uint64_t grid, void *stream);
+int rkvk_launch_await(const rkvi_await_args *a, uint64_t grid, void *stream);
+int rkvk_launch_take(const rkvi_take_args *a, uint64_t grid, void *stream);
 int rkvk_launch_move(const rkvi_move_args *a, uint64_t grid, void *stream);
 /* One thread that spins until `ns` have passed. */
 int rkvk_launch_delay(int64_t ns, void *stream);
 int rkvk_prepare_store(void); /* open, store, patch, upload, delay */
 int rkvk_prepare_merge(void);
 int rkvk_prepare_rotate(void);
-int rkvk_prepare_carry(void);
+int rkvk_prepare_desk(void); /* publish, await, take */
 int rkvk_prepare_tree(void); /* tree, move */
 
 #ifdef __cplusplus

@@ -55,4 +55,18 @@ static __device__ __forceinline__ uint64_t rkvk_now_ns(void)
     return ns;
 }
 
+/* A word that threads of the host read and write as well, or the device: acquired,
+ * and released with all that the thread has seen before. */
+static __device__ __forceinline__ uint64_t rkvk_word(const uint64_t *p)
+{
+    uint64_t x;
+    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ void rkvk_set_word(uint64_t *p, uint64_t x)
+{
+    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
+}
+
 #endif

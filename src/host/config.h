@@ -54,6 +54,9 @@ typedef struct rkvi_site_config {
 #define RKVI_SEGMENTS_EXTRA 4096u   /* extra_segments, unless asked otherwise */
 #define RKVI_RUN_SLOTS 1024u        /* partials for parallel runs, besides the pending ones */
 #define RKVI_GRAPH_ITEMS 2048u      /* empty work items of a launch that can be captured */
+#define RKVI_CPU_ITEMS 4096u        /* most items of a launch that is the CPU's */
+#define RKVI_CPU_STATE_BYTES 256u   /* rkvi_desk_state */
+#define RKVI_CPU_DEVICE_BYTES (RKVI_CPU_STATE_BYTES + RKVI_CPU_ITEMS * sizeof(rkvi_item))
 #define RKVI_PIECE_BYTES 256u       /* tables are compared and sent in such pieces, where graphs read them */
 
 /* Partials that a decode row over so many leaves needs when its launches come
@@ -125,6 +128,7 @@ typedef struct rkvi_config {
     uint32_t cpu_threads, cpu_share; /* 0: none; sixteenths of a site's tail */
     uint64_t cpu_bytes_per_s;        /* hint */
     uint64_t cpu_least_bytes;        /* of a site's share, to be worth the hand-over */
+    uint64_t cpu_wait_ns;            /* most that a step waits for the CPU at a site */
 
     /* Shifting and token trees. */
     uint32_t max_turns;         /* runs of cells of a sequence with a turn; 0: positions can't be shifted */

@@ -16,6 +16,7 @@
 #include "diag.h"
 
 #define CPU_THREADS_MAX 1024u
+#define CPU_WAIT_NS 250000000u
 #define CPU_LEAST_BYTES ((uint64_t)4 << 20) /* what crosses while a hand-over takes its 50 us or so */
 
 double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s)
@@ -44,22 +45,22 @@ rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p)
     cfg->cpu_threads = p->cpu_threads;
     cfg->cpu_share = p->cpu_share;
     cfg->cpu_bytes_per_s = p->cpu_bytes_per_s;
+    cfg->cpu_wait_ns = p->cpu_wait_ns ? p->cpu_wait_ns : CPU_WAIT_NS;
     if (p->cpu_threads > CPU_THREADS_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "cpu_threads is %u; it must be from 0 (no share for the CPU) to %u",
                          p->cpu_threads, CPU_THREADS_MAX);
     if (p->cpu_share >= RKVI_CPU_PARTS)
         return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts sixteenths of the tail, from 0 to %u", p->cpu_share,
                          RKVI_CPU_PARTS - 1);
-    if (p->cpu_threads == 0 && (p->cpu_share || p->cpu_bytes_per_s))
-        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share or cpu_bytes_per_s is given, and no cpu_threads to compute it");
+    if (p->cpu_threads == 0 && (p->cpu_share || p->cpu_bytes_per_s || p->cpu_wait_ns))
+        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share, cpu_bytes_per_s or cpu_wait_ns is given, and no cpu_threads to compute it");
     if (p->cpu_threads && !p->cpu_share && !p->cpu_bytes_per_s)
         return rkvi_fail(RKV_E_ARGUMENT, "cpu_threads is %u: give cpu_share too, or cpu_bytes_per_s to choose it by",
                          p->cpu_threads);
-    if (p->cpu_threads && (p->flags & RKV_FLAG_GRAPHS))
-        return rkvi_fail(RKV_E_UNSUPPORTED, "cpu_threads with RKV_FLAG_GRAPHS: the CPU's share can't be captured yet");
     if (p->cpu_threads && p->mode == RKV_MODE_OP_LEVEL)
         return rkvi_fail(RKV_E_UNSUPPORTED, "cpu_threads with RKV_MODE_OP_LEVEL: the CPU's share needs the ring");
-    return rkvi_check_size("cpu_bytes_per_s", p->cpu_bytes_per_s);
+    const rkv_status s = rkvi_check_size("cpu_wait_ns", p->cpu_wait_ns);
+    return s == RKV_OK ? rkvi_check_size("cpu_bytes_per_s", p->cpu_bytes_per_s) : s;
 }
 
 void rkvi_config_set_cpu(rkvi_config *cfg)

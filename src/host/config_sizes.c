@@ -325,6 +325,7 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *   trees       tree_slots                             rkvi_tree_item
  *   turned rows max_turns * max_rows                   rkvi_turned_row
  *   angles      max_turns a sequence, each of ropes[]  f32 pairs
+ *   ticket, bytes  1 + sites, with the CPU's share      u64
  *   per site:
  *     bases     max_bases                              u64
  *     items     max_items_site                         rkvi_item
@@ -353,6 +354,7 @@ static void size_tables(sum *x, rkvi_config *cfg)
     const uint64_t n_angles = mul(x, cfg->turned_floats ? cfg->max_turns : 0, smaller(n_seq, cfg->max_rows));
     for (uint32_t i = 0; i < cfg->n_ropes; i++)
         step = add(x, step, table(x, mul(x, n_angles, cfg->ropes[i].n), 2 * sizeof(float)));
+    step = add(x, step, cfg->cpu_threads ? table(x, 1 + (uint64_t)cfg->n_sites, sizeof(uint64_t)) : 0);
     cfg->table_bytes = add(x, step, mul(x, cfg->n_sites, a_site));
     cfg->upload_bytes = cfg->device_table_bytes = cfg->table_bytes;
     if (cfg->flags & RKV_FLAG_GRAPHS) /* in pieces, each with its rkvi_patch */
@@ -360,6 +362,7 @@ static void size_tables(sum *x, rkvi_config *cfg)
     cfg->device_table_bytes = mul(x, cfg->steps_ahead, cfg->upload_bytes);
     if (cfg->flags & RKV_FLAG_GRAPHS)
         cfg->device_table_bytes = add(x, cfg->device_table_bytes, cfg->table_bytes);
+    cfg->device_table_bytes = add(x, cfg->device_table_bytes, cfg->cpu_threads ? RKVI_CPU_DEVICE_BYTES : 0);
 }
 
 /* -------------------------------------------------------------------- all */

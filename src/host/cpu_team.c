@@ -14,15 +14,22 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #define YIELD_AFTER 4096u /* pauses: others may want this CPU */
+#define NAP_NS 20000      /* of work that is due and hasn't come for RKVI_CPU_SPIN_NS */
+#define LONG_AFTER_NS 100000000
+#define LONG_NAP_NS 1000000
 
 struct rkvi_cpu_team {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     _Atomic bool is_open, stop;
     _Atomic uint64_t n_asleep;
+    _Atomic(const rkvi_cpu_watch *) watch; /* NULL: none */
+    pid_t pid;
     /* the job */
     rkvi_op_fn fn;
     const void *args;
@@ -63,33 +70,61 @@ static void help(rkvi_cpu_team *t)
     atomic_fetch_sub(&t->n_inside, 1);
 }
 
+static bool is_due(rkvi_cpu_team *t)
+{
+    const rkvi_cpu_watch *w = atomic_load(&t->watch);
+    return w && w->is_due(w->arg);
+}
+
 static void sleep_until_woken(rkvi_cpu_team *t)
 {
     pthread_mutex_lock(&t->lock);
     atomic_fetch_add(&t->n_asleep, 1);
-    while (!atomic_load(&t->is_open) && !atomic_load(&t->stop))
+    while (!atomic_load(&t->is_open) && !is_due(t) && !atomic_load(&t->stop))
         pthread_cond_wait(&t->wake, &t->lock);
     atomic_fetch_sub(&t->n_asleep, 1);
     pthread_mutex_unlock(&t->lock);
+}
+
+/* Naps where work is due and takes long, sleeps where none is; true: it slept. */
+static bool rest(rkvi_cpu_team *t, int64_t idle_ns)
+{
+    const bool is_new = idle_ns <= RKVI_CPU_SPIN_NS;
+    if (is_due(t)) {
+        if (!is_new)
+            nanosleep(&(struct timespec){.tv_nsec = idle_ns < LONG_AFTER_NS ? NAP_NS : LONG_NAP_NS}, NULL);
+        return false;
+    }
+    if (is_new && !atomic_load(&t->watch))
+        return false;
+    sleep_until_woken(t);
+    return true;
+}
+
+static bool work(rkvi_cpu_team *t)
+{
+    const rkvi_cpu_watch *w = atomic_load(&t->watch);
+    if (atomic_load(&t->is_open)) {
+        help(t);
+        return true;
+    }
+    return w && w->look(w->arg);
 }
 
 static void *helper(void *arg)
 {
     rkvi_cpu_team *t = arg;
     int64_t idle_since = now_ns();
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL); /* naps are shorter than the default slack */
     for (uint32_t turn = 0; !atomic_load(&t->stop); turn++) {
-        if (atomic_load(&t->is_open)) {
-            help(t);
+        if (work(t) || (turn % 64 == 0 && rest(t, now_ns() - idle_since)))
             idle_since = now_ns();
-        } else if (turn % 64 == 0 && now_ns() - idle_since > RKVI_CPU_SPIN_NS) {
-            sleep_until_woken(t);
-        }
         relax(turn);
     }
     return NULL;
 }
 
-static void wake_all(rkvi_cpu_team *t)
+void rkvi_cpu_team_wake(rkvi_cpu_team *t)
 {
     if (atomic_load(&t->n_asleep) == 0)
         return;
@@ -105,11 +140,16 @@ void rkvi_cpu_team_run(rkvi_cpu_team *t, rkvi_op_fn fn, const void *args, uint64
     t->n = n;
     atomic_store(&t->next, 0);
     atomic_store(&t->is_open, true);
-    wake_all(t);
+    rkvi_cpu_team_wake(t);
     take_units(t);
     atomic_store(&t->is_open, false);
     for (uint32_t turn = 0; atomic_load(&t->n_inside); turn++)
         relax(turn);
+}
+
+void rkvi_cpu_team_watch(rkvi_cpu_team *t, const rkvi_cpu_watch *watch)
+{
+    atomic_store(&t->watch, watch);
 }
 
 /* The CPUs of a node out of those that the calling thread may use. */
@@ -140,14 +180,13 @@ static bool node_cpus(int32_t node, cpu_set_t *out)
 
 void rkvi_cpu_team_destroy(rkvi_cpu_team *t)
 {
-    if (!t)
+    if (!t || t->pid != getpid())
         return;
     atomic_store(&t->stop, true);
     pthread_mutex_lock(&t->lock);
     pthread_cond_broadcast(&t->wake);
     pthread_mutex_unlock(&t->lock);
-    for (uint32_t i = 0; i < t->n_threads; i++)
-        pthread_join(t->threads[i], NULL);
+    rkvi_threads_join(t->threads, t->n_threads);
     pthread_cond_destroy(&t->wake);
     pthread_mutex_destroy(&t->lock);
     free(t);
@@ -161,19 +200,16 @@ rkv_status rkvi_cpu_team_create(uint32_t n_threads, int32_t numa_node, rkvi_cpu_
     cpu_set_t cpus;
     if (!t)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u threads of the CPU's share", n_threads);
-    *t = (rkvi_cpu_team){.n_threads = 0};
+    *t = (rkvi_cpu_team){.pid = getpid()};
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);
     const bool pin = node_cpus(numa_node, &cpus);
-    while (t->n_threads < n) {
-        if (rkvi_thread_start(&t->threads[t->n_threads], helper, t, "rkv-cpu")) {
-            rkvi_cpu_team_destroy(t);
-            return rkvi_fail(RKV_E_SYSTEM, "the system refused a thread of the CPU's share; it is of %u threads",
-                             n_threads);
-        }
-        if (pin) /* where it may not be, it runs elsewhere: slower, not wrong */
-            pthread_setaffinity_np(t->threads[t->n_threads], sizeof cpus, &cpus);
-        t->n_threads++;
+    t->n_threads = rkvi_threads_start(t->threads, n, helper, t, "rkv-cpu");
+    for (uint32_t i = 0; pin && i < t->n_threads; i++) /* where it may not be, it runs elsewhere: slower, not wrong */
+        pthread_setaffinity_np(t->threads[i], sizeof cpus, &cpus);
+    if (t->n_threads < n) {
+        rkvi_cpu_team_destroy(t);
+        return rkvi_fail(RKV_E_SYSTEM, "the system refused a thread of the CPU's share; it is of %u threads", n);
     }
     *out = t;
     return RKV_OK;

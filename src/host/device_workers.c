@@ -122,8 +122,7 @@ void rkvi_workers_destroy(rkvi_workers *w)
     w->stop = true;
     pthread_cond_broadcast(&w->has_work);
     pthread_mutex_unlock(&w->lock);
-    for (uint32_t i = 0; i < w->n_threads; i++)
-        pthread_join(w->threads[i], NULL);
+    rkvi_threads_join(w->threads, w->n_threads);
     pthread_cond_destroy(&w->has_work);
     pthread_cond_destroy(&w->left);
     pthread_mutex_destroy(&w->lock);
@@ -139,14 +138,11 @@ rkv_status rkvi_workers_create(uint32_t n_workers, rkvi_workers **out)
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->has_work, NULL);
     pthread_cond_init(&w->left, NULL);
-    while (w->n_threads < n) {
-        if (rkvi_thread_start(&w->threads[w->n_threads], helper, w, "rkv-worker")) {
-            const uint32_t got = w->n_threads + 1;
-            rkvi_workers_destroy(w);
-            return rkvi_fail(RKV_E_SYSTEM, "the system refused worker thread %u of %u", (unsigned)got,
-                             (unsigned)n);
-        }
-        w->n_threads++;
+    w->n_threads = rkvi_threads_start(w->threads, n, helper, w, "rkv-worker");
+    if (w->n_threads < n) {
+        const uint32_t got = w->n_threads + 1;
+        rkvi_workers_destroy(w);
+        return rkvi_fail(RKV_E_SYSTEM, "the system refused worker thread %u of %u", (unsigned)got, (unsigned)n);
     }
     *out = w;
     return RKV_OK;

@@ -52,7 +52,9 @@ typedef enum {
     RKVI_OP_TREE,    /* partials over an entry's own new cells, under a mask */
     RKVI_OP_MOVE,    /* accepted cells of a token tree to their places */
     RKVI_OP_UPLOAD,  /* a step's tables from pinned memory to the device */
-    RKVI_OP_CARRY,   /* rows of f32 to and from host memory, for the CPU's share */
+    RKVI_OP_PUBLISH, /* q and a ticket to host memory, for the CPU's share */
+    RKVI_OP_AWAIT,   /* until the CPU is through with it, or too late */
+    RKVI_OP_TAKE,    /* partials back, if it came */
     RKVI_OP_COUNT
 } rkvi_op;
 
@@ -293,17 +295,83 @@ typedef struct rkvi_move_args {
     uint8_t from[RKVI_TREE_CELLS_MAX];
 } rkvi_move_args;
 
-/* The CPU's share (step_cpu.c): q out to host memory, partials back from there.
- * grid = rows * heads.  Without items, row r, head i of `from` goes to row r *
- * heads + i of `to`.  With items, `from` has `item_rows` rows for each: row r of
- * item x goes to row items[x].slot + r; those from items[x].n_rows on are left. */
-typedef struct rkvi_carry_args {
-    rkvi_tensor from;
+/* The CPU's share: threads compute a launch's items in host memory, and kernels
+ * and threads tell each other by words in pinned memory, the desk.
+ *
+ *   stream    PUBLISH | other launches of the site ... | AWAIT | TAKE | DECODE | merge
+ *              q, sent                                   ^ done
+ *   threads         +--> partials of all units ----------+
+ *
+ * A job has a ticket, which rises from job to job.  One job is out at a time, and
+ * so one room for q and one for partials suffice: PUBLISH puts a job on the desk
+ * only where all threads are through with the one before.
+ *
+ *   state->is:   [ FREE ] --PUBLISH--> [ OUT ] --AWAIT: done in time--> [ FREE ]
+ *                   ^                     | AWAIT: not in time
+ *                   +-- AWAIT: done ---[ LATE ]   PUBLISH does nothing here
+ *
+ * AWAIT alone decides, once for each job, whether it came.  What did not come (late,
+ * or not sent as another was late) is computed by the DECODE behind it: AWAIT gives it
+ * its items, or as many empty ones.  So a thread that never comes costs one limit, and
+ * one that comes late has its results thrown away: nothing reads them before `done`,
+ * and behind `closed` it computes no further unit. */
+typedef struct rkvi_desk {
+    /* written by the device, each at system scope */
+    uint64_t sent;   /* ticket of the newest job; its q lies there */
+    uint64_t closed; /* nobody waits for jobs up to this one any more */
+    uint64_t passed; /* ticket of the newest site whose AWAIT is over, sent or not */
+    uint64_t n_late, late_bytes; /* so far: not by the CPU in spite of its share */
+    uint64_t of_device[3];       /* a line each for device and host */
+    /* written by the host */
+    uint64_t done; /* ticket of the newest job that no thread touches any more */
+    uint64_t of_host[7];
+} rkvi_desk;
+
+enum { RKVI_DESK_FREE = 0, RKVI_DESK_OUT, RKVI_DESK_LATE };
+typedef struct rkvi_desk_state { /* device memory, all 0 at first */
+    uint64_t out;         /* ticket of the newest job sent */
+    uint64_t n_published; /* pieces of its q so far */
+    uint64_t n_late, late_bytes;
+    uint32_t is;
+    uint32_t came;        /* the last AWAIT's job */
+} rkvi_desk_state;
+
+/* grid = rows * heads: row r, head i of q goes to row r * heads + i of `to`.  The
+ * last one sends the job of ticket *ticket0 + site. */
+typedef struct rkvi_publish_args {
+    rkvi_tensor q;
     float *to; /* dense, rows of `dim` */
+    uint64_t n; /* the grid */
+    rkvi_desk *desk;
+    rkvi_desk_state *state;
+    const uint64_t *ticket0; /* of the step: in its tables */
+    uint32_t site, heads, dim;
+} rkvi_publish_args;
+
+/* grid = 1.  Waits for the job that is out, at most limit_ns by the device's clock.
+ * Came: late_items become empty; else they are those of `items`. */
+typedef struct rkvi_await_args {
+    rkvi_desk *desk;
+    rkvi_desk_state *state;
+    const uint64_t *ticket0; /* followed by the bytes of K and V of each site's share, for late_bytes.  NULL: the
+                              * job of a step that was given up; nothing is passed, no items */
     const rkvi_item *items;
-    uint32_t heads, dim;
-    uint32_t item_rows; /* heads is 1 */
-} rkvi_carry_args;
+    rkvi_item *late_items;
+    uint64_t n_items;
+    uint64_t limit_ns;
+    uint32_t site;
+} rkvi_await_args;
+
+/* grid = items * item_rows, where the last AWAIT's job came; else nothing.  Row r of
+ * item x, `floats` long, goes from row x * item_rows + r of `from` to partial
+ * items[x].slot + r; those from items[x].n_rows on are left. */
+typedef struct rkvi_take_args {
+    const float *from;
+    float *partials;
+    const rkvi_item *items;
+    const rkvi_desk_state *state;
+    uint32_t floats, item_rows;
+} rkvi_take_args;
 
 typedef void (*rkvi_op_fn)(const void *args, uint64_t index);
 typedef struct rkvi_ops {

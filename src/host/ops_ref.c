@@ -73,26 +73,11 @@ void rkvi_ref_move(const void *args, uint64_t index)
     }
 }
 
-static void ref_carry(const void *args, uint64_t index)
-{
-    const rkvi_carry_args *a = args;
-    const uint64_t row = index / a->heads;
-    uint64_t to = index;
-    if (a->items) {
-        const rkvi_item *item = &a->items[row / a->item_rows];
-        if (row % a->item_rows >= item->n_rows)
-            return;
-        to = item->slot + row % a->item_rows;
-    }
-    if (a->items) /* a partial is longer than any row of a tensor */
-        memcpy(a->to + to * a->dim, (const float *)a->from.data + (int64_t)row * a->from.row_stride, a->dim * sizeof(float));
-    else
-        rkvi_tensor_get(&a->from, row, (uint32_t)(index % a->heads), a->dim, a->to + to * a->dim);
-}
-
 void rkvi_ops_ref(rkvi_ops *ops)
 {
-    ops->fn[RKVI_OP_CARRY] = ref_carry;
+    ops->fn[RKVI_OP_PUBLISH] = rkvi_ref_publish;
+    ops->fn[RKVI_OP_AWAIT] = rkvi_ref_await;
+    ops->fn[RKVI_OP_TAKE] = rkvi_ref_take;
     ops->fn[RKVI_OP_OPEN] = rkvi_ref_open;
     ops->fn[RKVI_OP_STORE] = rkvi_ref_store;
     ops->fn[RKVI_OP_DECODE] = rkvi_ref_decode;

@@ -14,6 +14,9 @@ void rkvi_ref_merge(const void *args, uint64_t index);
 void rkvi_ref_rotate(const void *args, uint64_t index);
 void rkvi_ref_tree_partial(const void *args, uint64_t index);
 void rkvi_ref_move(const void *args, uint64_t index);
+void rkvi_ref_publish(const void *args, uint64_t index);
+void rkvi_ref_await(const void *args, uint64_t index);
+void rkvi_ref_take(const void *args, uint64_t index);
 
 /* a = merge(a, b), where neither is empty. */
 void rkvi_ref_merge_into(rkvi_partial a, rkvi_partial b, uint32_t dv);

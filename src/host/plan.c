@@ -283,6 +283,16 @@ static uint64_t room_of(const rkvi_plan_view *v, uint64_t n, uint64_t most)
     return v->fixed && n < most ? most : n;
 }
 
+static bool write_ticket(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
+{
+    if (v->cfg->cpu_threads == 0)
+        return true;
+    if (!rkvi_mirror_room(p, m, 1 + (uint64_t)v->cfg->n_sites, sizeof v->ticket0, &p->ticket0_off))
+        return false;
+    memcpy(m->host + p->ticket0_off, &v->ticket0, sizeof v->ticket0);
+    return true;
+}
+
 static bool write_rows(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
 {
     const rkvi_batch *b = v->batch;
@@ -434,6 +444,13 @@ void rkvi_plan_ring_bases(const rkvi_plan *p, const rkvi_config *cfg, const rkvi
     }
 }
 
+static void write_cpu_bytes(const rkvi_plan *p, const rkvi_config *cfg, rkvi_mirror *m)
+{
+    uint64_t *bytes = (uint64_t *)(void *)(m->host + p->ticket0_off) + 1;
+    for (uint32_t site = 0; cfg->cpu_threads && site < cfg->n_sites; site++)
+        bytes[site] = p->sites[site].n_cpu * cfg->layers[cfg->sites[site].kv_layer].geom.bytes;
+}
+
 static bool same_shape(const rkvi_plan *p, const rkvi_config *cfg, uint32_t a, uint32_t b)
 {
     const rkvi_site_config *sa = &cfg->sites[a], *sb = &cfg->sites[b];
@@ -486,12 +503,14 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
     rkvi_plan_turns_of(p, v);
     rkv_status s = launches_room(p);
     rkvi_share_stems(&p->work->share, v->batch, v->seqs, v->tiles);
-    bool ok = s == RKV_OK && write_rows(p, v, m) && write_cells(p, v, m) && write_row_map(p, v, m) &&
+    bool ok = s == RKV_OK && write_ticket(p, v, m) && write_rows(p, v, m) && write_cells(p, v, m) && write_row_map(p, v, m) &&
               rkvi_plan_write_turned(p, v, m) && rkvi_plan_write_trees(p, v, m);
     for (uint32_t c = 0; ok && c < v->cfg->n_leaf_classes; c++)
         ok = write_class(p, v, c, m);
     for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++)
         ok = write_bases(p, v, site, items, ring_addr, ring_bytes, m);
+    if (ok)
+        write_cpu_bytes(p, v->cfg, m);
     for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++)
         if (!share_items(p, v->cfg, site)) {
             s = rkvi_plan_site_items(p, v, site, m);
@@ -536,7 +555,7 @@ uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_b
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         const rkvi_plan_site *s = &p->sites[i];
         hash = mix(mix(mix(mix(hash, s->bases_off), s->items_off), s->merges_off), s->nodes_off);
-        hash = mix(mix(mix(hash, s->merge0), s->n_merge), s->n_launches);
+        hash = mix(mix(mix(mix(hash, s->merge0), s->n_merge), s->n_launches), s->cpu_launch);
         for (uint32_t g = 0; g < s->n_launches * p->n_rounds; g++)
             hash = hash_launch(hash, &p->launches[s->launch0 * p->n_rounds + g]);
     }

@@ -42,6 +42,7 @@ typedef struct rkvi_plan_view {
     uint64_t group_bytes;      /* what a launch reads when the site takes several */
     uint32_t target_runs;      /* decode items x KV heads wanted per launch, all entries together */
     bool no_cpu;               /* no share for the CPU in this step */
+    uint64_t ticket0;          /* of the CPU's job at site 0, the others follow */
     bool predict;              /* the step after: what enters the tail by then has entered */
     bool fixed;                /* for graphs: tables keep their places from step to step, and launches
                                 * their sizes, as far as rkvi_plan_hash tells no other */
@@ -94,6 +95,7 @@ typedef struct rkvi_plan {
     uint32_t n_launches, n_rounds, launches_room;
     rkvi_plan_class classes[RKVI_LEAF_CLASSES_MAX];
     uint64_t rows_off, cells_off, open_off;
+    uint64_t ticket0_off;        /* with the CPU's share; bytes of each site's follow */
     uint64_t row_map_off, n_mapped_rows; /* of decode items, where is_mapped */
     bool is_mapped;
     uint64_t n_new_cells, n_open;

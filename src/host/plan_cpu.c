@@ -14,7 +14,7 @@
  * by itself. */
 static bool takes_part(const rkvi_plan_view *v)
 {
-    if (v->cfg->cpu_share == 0 || v->no_cpu || v->fixed || v->cfg->mode != RKV_MODE_RING)
+    if (v->cfg->cpu_share == 0 || v->no_cpu || v->cfg->mode != RKV_MODE_RING)
         return false;
     for (uint32_t e = 0; e < v->batch->n_entries; e++) {
         const rkvi_batch_entry *be = &v->batch->entries[e];

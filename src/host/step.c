@@ -61,6 +61,7 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t la
                             .group_bytes = group,
                             .target_runs = h->is_profiled ? UINT32_MAX : h->target_runs,
                             .no_cpu = !rkvi_step_cpu_can(h),
+                            .ticket0 = rkvi_step_cpu_ticket(h),
                             .fixed = h->graphs};
 }
 
@@ -142,6 +143,7 @@ static rkv_status plan_step(rkv_cache *h)
     const rkvi_range mirror = {.ptr = h->now->mirror.host, .bytes = h->now->mirror.bytes, .rows = 1,
                                .access = RKVI_WRITE};
     h->dev->vt->host_access(h->dev, &mirror, 1);
+    rkvi_step_cpu_take_book(h);
     if (h->is_profiled || !rkvi_step_carry_on(h)) {
         h->steady.is_valid = false;
         h->now->plan = 0;
@@ -157,6 +159,7 @@ static rkv_status plan_step(rkv_cache *h)
             rkvi_plan_ring_bases(&h->plan, &h->cfg, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, &h->now->mirror);
     }
     rkvi_step_steady_keep(h);
+    rkvi_step_cpu_write_book(h);
     return RKV_OK;
 }
 
@@ -189,8 +192,6 @@ static rkv_status wait_unmarked(rkv_cache *h)
         s = rkvi_dev(stream_sync, h->dev, h->out_stream);
     if (s == RKV_OK)
         s = rkvi_dev(stream_sync, h->dev, h->table_stream);
-    if (s == RKV_OK)
-        s = rkvi_step_cpu_sync(h);
     return s;
 }
 
@@ -223,6 +224,7 @@ static rkv_status take_back(rkv_cache *h, rkv_status s)
     char text[256];
     snprintf(text, sizeof text, "%s", rkvi_error_text());
     rkvi_cache_undo(&h->cache, &h->batch);
+    rkvi_step_cpu_abort(h);
     rkvi_ring_reset(&h->ring, h->launched);
     return s == RKV_OK ? s : rkvi_fail(s, "%s", text);
 }

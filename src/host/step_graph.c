@@ -121,10 +121,12 @@ rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c)
         s = rkvi_launch_store(h, c);
     if (s == RKV_OK)
         s = rkvi_launch_rotate(h, c);
+    if (s == RKV_OK)
+        s = rkvi_step_cpu_begin(h, c);
     for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++) {
         s = rkvi_capture_wait_filled(h, c, c->plan->number0 + g);
         if (s == RKV_OK)
-            s = rkvi_launch_attend(h, c, g);
+            s = g == c->plan->cpu_launch && h->cpu.is_running ? rkvi_step_cpu_finish(h, c) : rkvi_launch_attend(h, c, g);
         if (s == RKV_OK)
             s = rkvi_capture_launched(h, c, c->plan->number0 + g);
     }
@@ -190,6 +192,8 @@ rkv_status rkvi_step_replay(rkv_cache *h, const rkvi_step_graph *graph, void *st
         s = before_site(h, site, stream);
     if (s == RKV_OK)
         s = rkvi_replay_ring(h, graph, stream);
+    if (s == RKV_OK)
+        s = rkvi_step_cpu_replay(h, graph->first_site, end, stream);
     if (s == RKV_OK)
         s = rkvi_step_mark_compute(h, stream);
     if (s != RKV_OK)

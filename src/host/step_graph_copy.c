@@ -283,6 +283,8 @@ void rkvi_graph_list(rkv_cache *h)
         hash = mix(hash, (it->launch - h->launched) << 32 ^ (uint64_t)it->site << 16 ^ it->generation);
         out = *it->out_mark > out ? *it->out_mark : out;
     }
+    for (uint32_t i = 0; i < h->cfg.n_sites; i++)
+        out = h->plan.sites[i].cpu_out_mark > out ? h->plan.sites[i].cpu_out_mark : out;
     h->list_hash = hash;
     h->list_out = out;
 }

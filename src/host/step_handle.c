@@ -191,6 +191,11 @@ rkv_status rkvi_handle_make_ring(const rkv_cache *h, rkvi_ring *out)
     return s;
 }
 
+static int32_t tail_node(const rkvi_config *cfg, int32_t device_node)
+{
+    return cfg->numa > 0 ? cfg->numa - 1 : cfg->numa == RKV_NUMA_OFF ? -1 : device_node;
+}
+
 static rkv_status make_arena(rkv_cache *h, int32_t device_node)
 {
     const rkvi_config *cfg = &h->cfg;
@@ -210,7 +215,7 @@ static rkv_status make_arena(rkv_cache *h, int32_t device_node)
         .total_bytes = cfg->host_tail_bytes,
         .classes = n ? classes : NULL,
         .n_classes = n,
-        .numa_node = cfg->numa > 0 ? cfg->numa - 1 : cfg->numa == RKV_NUMA_OFF ? -1 : device_node,
+        .numa_node = tail_node(cfg, device_node),
         .no_huge_pages = (cfg->flags & RKV_FLAG_NO_HUGE_PAGES) != 0,
         .progress = cfg->progress,
         .progress_user = cfg->progress_user,
@@ -246,7 +251,7 @@ static rkv_status fill_handle(rkv_cache *h)
         return s;
     /* A multiprocessor holds two blocks of the decode kernel; threads of the host even out. */
     h->target_runs = (info.is_host ? 4 : 2) * info.n_workers;
-    s = rkvi_step_cpu_init(h, info.numa_node);
+    s = rkvi_step_cpu_init(h, tail_node(&h->cfg, info.numa_node));
     if (s != RKV_OK)
         return s;
     const rkvi_cache_memory memory = {.transit = h->transit_memory};
@@ -321,7 +326,6 @@ void rkvi_handle_destroy(rkv_cache *h)
     settle(&h->in);
     settle(&h->out);
     settle(&h->uploads);
-    rkvi_step_cpu_sync(h);
     rkvi_config cfg = h->cfg;
     release(h);
     rkvi_config_free(&cfg);
@@ -406,6 +410,7 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->extra_segments = c->extra_segments;
     out->cpu_threads = c->cpu_threads;
     out->cpu_share = c->cpu_share;
+    out->cpu_wait_ns = c->cpu_wait_ns;
     out->host_link_bytes_per_s = c->host.link_bytes_per_s;
     out->host_copy_cost_ns = c->host.copy_cost_ns;
     out->host_copy_latency_ns = c->host.copy_latency_ns;
@@ -452,7 +457,7 @@ void rkvi_handle_stats(const rkv_cache *h, rkv_cache_stats *out)
     if (h->arena)
         rkvi_arena_counters_get(h->arena, &arena);
     *out = h->stats;
-    out->cpu_ns = atomic_load(&((rkv_cache *)h)->cpu.busy_ns);
+    rkvi_step_cpu_stats(h, out);
     out->waits = h->in.n_waits + h->out.n_waits + h->compute.n_waits + h->uploads.n_waits;
     out->predicted_right = h->ring.predicted_right;
     out->predicted_wrong = h->ring.predicted_wrong;

@@ -212,19 +212,20 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uin
     add_tensor(h, &c->a->q, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dk, RKVI_READ);
     if (turns(h, c))
         add_turned(h, c, RKVI_READ);
+    if (op == RKVI_OP_DECODE && rkvi_step_cpu_is_late_launch(h, c, first))
+        rkvi_launch_add_range(h, h->cpu.late_items, n * sizeof(rkvi_item), RKVI_READ);
     if (op == RKVI_OP_DECODE && h->plan.is_mapped)
         add_table(h, h->plan.row_map_off, h->plan.n_mapped_rows * sizeof(uint32_t));
     for (uint64_t i = first; i < first + n; i++)
         item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i, op == RKVI_OP_PREFILL);
 }
 
-static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, const rkvi_plan_launch *pl)
+static rkvi_attend_args attend_args(const rkv_cache *h, const rkvi_site_call *c, bool is_decode,
+                                    const rkvi_plan_launch *pl)
 {
-    const bool is_decode = op == RKVI_OP_DECODE;
-    const uint64_t first = is_decode ? pl->decode0 : pl->prefill0, n = is_decode ? pl->grid_decode : pl->n_prefill;
-    const uint64_t cost = is_decode || !pl->n_decode ? pl->cost_bytes : 0;
     const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
-    const rkvi_attend_args args = {
+    const uint64_t first = is_decode ? pl->decode0 : pl->prefill0;
+    return (rkvi_attend_args){
         .geom = c->layer->geom,
         .entries = table(h, pc->entries_off),
         .rows = table(h, h->plan.rows_off),
@@ -242,13 +243,34 @@ static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op
         .softcap = c->site->softcap,
         .max_rows = is_decode ? pl->decode_rows : 0,
     };
-    rkvi_launch l = {.op = op, .args_bytes = sizeof args, .args = &args,
-                     .grid = n * c->layer->geom.n_heads, .cost_bytes = cost};
+}
+
+static rkv_status run_items(rkv_cache *h, const rkvi_site_call *c, rkvi_launch *l, uint64_t first, uint64_t n)
+{
     if (n == 0)
         return RKV_OK;
-    attend_ranges(h, c, op, first, n);
-    rkvi_capture_note(h, c, &l, first, n);
-    return rkvi_launch_enqueue(h, &l, c->stream);
+    l->grid = n * c->layer->geom.n_heads;
+    attend_ranges(h, c, (rkvi_op)l->op, first, n);
+    rkvi_capture_note(h, c, l, first, n);
+    return rkvi_launch_enqueue(h, l, c->stream);
+}
+
+static rkv_status launch_items(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, const rkvi_plan_launch *pl)
+{
+    const bool is_decode = op == RKVI_OP_DECODE;
+    const rkvi_attend_args args = attend_args(h, c, is_decode, pl);
+    rkvi_launch l = {.op = op, .args_bytes = sizeof args, .args = &args,
+                     .cost_bytes = is_decode || !pl->n_decode ? pl->cost_bytes : 0};
+    return run_items(h, c, &l, is_decode ? pl->decode0 : pl->prefill0, is_decode ? pl->grid_decode : pl->n_prefill);
+}
+
+rkv_status rkvi_launch_late(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *pl)
+{
+    rkvi_attend_args args = attend_args(h, c, true, pl);
+    args.items = h->cpu.late_items;
+    rkvi_launch l = {.op = RKVI_OP_DECODE, .args_bytes = sizeof args, .args = &args};
+    h->stats.extra_launches++;
+    return run_items(h, c, &l, pl->decode0, pl->grid_decode);
 }
 
 /* -------------------------------------------------------------------- merge */
@@ -415,6 +437,8 @@ void rkvi_launch_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op, uint
         rotate_ranges(h, c);
     else if (op == RKVI_OP_TREE)
         tree_ranges(h, c);
+    else if (op == RKVI_OP_PUBLISH || op == RKVI_OP_AWAIT || op == RKVI_OP_TAKE)
+        rkvi_step_cpu_ranges(h, c, op);
     else if (op != RKVI_OP_MERGE)
         attend_ranges(h, c, (rkvi_op)op, first, n);
     else if (first == c->plan->merge0)

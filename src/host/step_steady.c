@@ -152,6 +152,15 @@ static void write_rows(rkv_cache *h, unsigned char *m)
     touch(h, h->plan.rows_off, b->n_rows * sizeof *b->rows);
 }
 
+static void write_ticket(rkv_cache *h, unsigned char *m)
+{
+    const uint64_t ticket0 = rkvi_step_cpu_ticket(h);
+    if (h->cfg.cpu_threads == 0)
+        return;
+    memcpy(m + h->plan.ticket0_off, &ticket0, sizeof ticket0);
+    touch(h, h->plan.ticket0_off, sizeof ticket0);
+}
+
 static void write_cells(rkv_cache *h, unsigned char *m)
 {
     rkvi_new_cell *cell = (rkvi_new_cell *)(void *)(m + h->plan.cells_off);
@@ -192,6 +201,7 @@ bool rkvi_step_carry_on(rkv_cache *h)
     if (!t->is_valid || t->layout != h->cache.layout || h->plan.is_mapped || !same_entries(h) || !same_masks(h))
         return false;
     unsigned char *m = carry_begin(h);
+    write_ticket(h, m);
     write_rows(h, m);
     write_cells(h, m);
     for (uint32_t c = 0; c < h->cfg.n_leaf_classes; c++)

@@ -235,6 +235,8 @@ typedef struct rkvi_site_call {
 void rkvi_launch_add_range(rkv_cache *h, const void *ptr, uint64_t bytes, uint32_t access);
 /* Enqueues it with the ranges collected since the last one, and counts it. */
 rkv_status rkvi_launch_enqueue(rkv_cache *h, rkvi_launch *l, void *stream);
+/* The items of a launch of the CPU's that it didn't get through in time. */
+rkv_status rkvi_launch_late(rkv_cache *h, const rkvi_site_call *c, const rkvi_plan_launch *pl);
 /* Opens tiles (not in a capture), stores. */
 rkv_status rkvi_launch_open(rkv_cache *h, const rkvi_site_call *c);
 rkv_status rkvi_launch_store(rkv_cache *h, const rkvi_site_call *c);
@@ -251,13 +253,26 @@ rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
 
 rkv_status rkvi_step_cpu_init(rkv_cache *h, int32_t numa_node); /* nothing where there is none */
 void rkvi_step_cpu_free(rkv_cache *h);
-rkv_status rkvi_step_cpu_sync(rkv_cache *h);
 /* The step that is planned may have one. */
 bool rkvi_step_cpu_can(const rkv_cache *h);
-/* Before the site's launches: q goes out, threads begin. */
+/* begin: before the step is planned, its ticket for the plan; then, with its tables
+ * written, what threads need to know. */
+void rkvi_step_cpu_take_book(rkv_cache *h);
+uint64_t rkvi_step_cpu_ticket(const rkv_cache *h);
+void rkvi_step_cpu_write_book(rkv_cache *h);
+void rkvi_step_cpu_abort(rkv_cache *h);
+/* The site's share goes to threads; else its launch is like all others. */
+bool rkvi_step_cpu_hands(const rkv_cache *h, const rkvi_site_call *c);
+/* The launch whose items begin there has those that were late instead. */
+bool rkvi_step_cpu_is_late_launch(const rkv_cache *h, const rkvi_site_call *c, uint64_t decode0);
+/* Before the site's launches: q goes out. */
 rkv_status rkvi_step_cpu_begin(rkv_cache *h, const rkvi_site_call *c);
-/* In place of the CPU's launch, if it is running: partials come in. */
+/* In place of the CPU's launch, if it is running: partials come in, or are computed after all. */
 rkv_status rkvi_step_cpu_finish(rkv_cache *h, const rkvi_site_call *c);
+/* Before a graph of these sites is launched. */
+rkv_status rkvi_step_cpu_replay(rkv_cache *h, uint32_t first_site, uint32_t end_site, void *stream);
+void rkvi_step_cpu_stats(const rkv_cache *h, rkv_cache_stats *out);
+void rkvi_step_cpu_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op);
 
 /* ---- step_graph_copy.c: the tail's copies in captures and replays */
 

@@ -18,3 +18,17 @@ int rkvi_thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char
         pthread_setname_np(*out, name);
     return err;
 }
+
+uint32_t rkvi_threads_start(pthread_t *out, uint32_t n, void *(*fn)(void *), void *arg, const char *name)
+{
+    uint32_t i = 0;
+    while (i < n && rkvi_thread_start(&out[i], fn, arg, name) == 0)
+        i++;
+    return i;
+}
+
+void rkvi_threads_join(const pthread_t *threads, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+}

@@ -6,10 +6,14 @@
 #define RKVI_THREAD_H
 
 #include <pthread.h>
+#include <stdint.h>
 
 /* Starts a thread that no signal is delivered to: the program's handlers run on
  * the program's threads.  `name` (15 letters at most) is what debuggers and
  * profilers show.  Returns pthread_create's error. */
 int rkvi_thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
+/* Several alike: how many there are, n or fewer where the system refused one. */
+uint32_t rkvi_threads_start(pthread_t *out, uint32_t n, void *(*fn)(void *), void *arg, const char *name);
+void rkvi_threads_join(const pthread_t *threads, uint32_t n);
 
 #endif

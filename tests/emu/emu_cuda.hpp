@@ -108,6 +108,11 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 
 template <typename T> static inline T __ldcv(const T *p) { return *p; }
 static inline void __threadfence(void) {}
+static inline void __threadfence_system(void) {}
+static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x)
+{
+    return __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
+}
 static inline void __nanosleep(unsigned) {}
 
 /* --------------------------------------------------------------- 16 bits, fp8 */

@@ -38,6 +38,8 @@ static inline void rkvk_start_next(void)
         emu_fail("the next kernel is started before the one before is waited for");
 }
 uint64_t rkvk_now_ns(void);
+static inline uint64_t rkvk_word(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void rkvk_set_word(uint64_t *p, uint64_t x) { __atomic_store_n(p, x, __ATOMIC_RELEASE); }
 
 /* ------------------------------------------------------------- rkvk_copy.cuh */
 #define RKVK_COPY_CUH

@@ -44,7 +44,9 @@ LAUNCHER(upload, UPLOAD)
 LAUNCHER(merge, MERGE)
 LAUNCHER(rotate, ROTATE)
 LAUNCHER(tree, TREE)
-LAUNCHER(carry, CARRY)
+LAUNCHER(publish, PUBLISH)
+LAUNCHER(await, AWAIT)
+LAUNCHER(take, TAKE)
 LAUNCHER(move, MOVE)
 
 #define VARIANT(name, type_k, type_v, dk, dv) \
@@ -83,7 +85,7 @@ int rkvk_launch_delay(int64_t ns, void *stream)
 PREPARE(store)
 PREPARE(merge)
 PREPARE(rotate)
-PREPARE(carry)
+PREPARE(desk)
 PREPARE(tree)
 
 /* ------------------------------------------------------- pointers of kernels */
@@ -147,11 +149,17 @@ static bool move_holds(const rkvi_move_args *a)
     return true;
 }
 
+static bool await_holds(const rkvi_await_args *a)
+{
+    return HELD(a->desk, a->state) && (!a->ticket0 || HELD(a->ticket0, a->items, a->late_items));
+}
+
 static bool holds(uint32_t op, const void *args, uint64_t grid)
 {
     const rkvi_patch_args *patch = args;
     const rkvi_upload_args *upload = args;
-    const rkvi_carry_args *carry = args;
+    const rkvi_publish_args *publish = args;
+    const rkvi_take_args *take = args;
     switch ((rkvi_op)op) {
     case RKVI_OP_OPEN: return open_holds(args, grid);
     case RKVI_OP_STORE: return store_holds(args, grid);
@@ -163,7 +171,10 @@ static bool holds(uint32_t op, const void *args, uint64_t grid)
     case RKVI_OP_TREE: return tree_holds(args);
     case RKVI_OP_MOVE: return move_holds(args);
     case RKVI_OP_UPLOAD: return fake_holds(upload->dst, upload->bytes) && fake_holds(upload->src, upload->bytes);
-    case RKVI_OP_CARRY: return HELD(carry->from.data, carry->to, carry->items);
+    case RKVI_OP_PUBLISH:
+        return HELD(publish->q.data, publish->to, publish->desk, publish->state, publish->ticket0);
+    case RKVI_OP_AWAIT: return await_holds(args);
+    case RKVI_OP_TAKE: return HELD(take->from, take->partials, take->items, take->state);
     case RKVI_OP_COUNT: break;
     }
     return false;
