@@ -22,6 +22,7 @@
 #define CLIFF_H
 
 #include "cliff_world.h"
+#include "config.h"
 
 #include <stdio.h>
 
@@ -40,7 +41,7 @@ typedef struct cliff_options {
     bool graphs;      /* cuda: the ring once more, with products captured, and with whole steps */
     bool no_op_level; /* cuda: its figures stay 0 */
     uint32_t cpu_threads; /* cuda: the ring once more, with the CPU's share; 0: not */
-    double cpu_bytes_per_s; /* by which the share is chosen */
+    double cpu_bytes_per_s; /* by which the share is chosen; 0: measured */
     const char *commit; /* NULL: the build's */
 } cliff_options;
 
@@ -49,7 +50,9 @@ typedef struct cliff_row {
     cliff_result modes[CLIFF_MODES];
     cliff_result graphs[CLIFF_GRAPHS]; /* cuda, where asked for; [CLIFF_EAGER]: with RKV_FLAG_GRAPHS alone */
     cliff_result cpu; /* cuda, where asked for: with the CPU's share */
-    uint32_t cpu_share;
+    rkvi_cpu_rates cpu_rates; /* by which the share was chosen */
+    uint32_t cpu_share;       /* 64ths of the tail beyond */
+    uint64_t cpu_free_bytes;
     double tail_ns; /* tail bytes / link */
     double bound_ns, bound_launches_ns; /* cuda: the second is the bound beside copies */
     double extra_launches; /* of the ring, beyond the resident step's */

@@ -218,7 +218,7 @@ static rkv_status run_graphs(run *r, cliff_graphs graphs)
     return s;
 }
 
-/* The ring's points once more, each with the share that the model says is best. */
+/* The ring's points once more, each with the share that is chosen there. */
 static rkv_status run_cpu(run *r)
 {
     cliff_curve *c = r->curve;
@@ -228,13 +228,14 @@ static rkv_status run_cpu(run *r)
     rkv_status s = cliff_cuda_world_create(&setup, &w);
     for (uint32_t i = 0; i < c->n_rows && s == RKV_OK; i++) {
         cliff_row *row = &c->rows[i];
-        row->cpu_share = rkvi_config_cpu_best(row->modes[CLIFF_RESIDENT].step_ns * 1e-9,
-                                              (double)row->modes[CLIFF_RING].list_bytes, c->link_bytes_per_s,
-                                              c->options.cpu_bytes_per_s);
+        row->cpu_rates = (rkvi_cpu_rates){.step_ns = (uint64_t)row->modes[CLIFF_RESIDENT].step_ns,
+                                          .link_bytes_per_s = (uint64_t)c->link_bytes_per_s,
+                                          .cpu_bytes_per_s = (uint64_t)c->options.cpu_bytes_per_s};
         if (r->progress)
             fprintf(r->progress, "\r%s, cpu-share: point %u of %u ", c->options.shape.name, i + 1, c->n_rows);
-        cliff_cuda_world_set_cpu_share(w, row->cpu_share);
         s = cliff_cuda_world_grow(w, r->tiles[i]);
+        if (s == RKV_OK)
+            s = cliff_cuda_world_choose_cpu_share(w, &row->cpu_rates, &row->cpu_share, &row->cpu_free_bytes);
         if (s == RKV_OK)
             s = cliff_cuda_world_measure(w, c->options.warm_steps, c->options.steps, &row->cpu);
     }

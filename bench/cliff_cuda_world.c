@@ -7,6 +7,7 @@
 #include "api_internal.h"
 #include "cliff_cuda_device.h"
 #include "cliff_cuda_graph.h"
+#include "cliff_shape.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ uint64_t cliff_cuda_cell_bytes(const cliff_shape *shape, bool streaming_alone)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < shape->n_sites; i++)
         if (shape->sites[i].streams || !streaming_alone)
-            bytes += (uint64_t)shape->sites[i].n_kv_heads * shape->sites[i].head_dim * 4;
+            bytes += cliff_cell_bytes(shape, i);
     return bytes;
 }
 
@@ -74,6 +75,8 @@ static void fill_params(const cliff_cuda_setup *setup, params *out)
         out->layers[i] = (rkv_kv_layer_params){.struct_size = sizeof out->layers[i],
                                                .n_kv_heads = site->n_kv_heads,
                                                .head_dim_k = site->head_dim,
+                                               .type_k = shape->kv_type,
+                                               .type_v = shape->kv_type,
                                                .resident_cells = tail ? window : RKV_RESIDENT_ALL};
         out->sites[i] = (rkv_site_params){.struct_size = sizeof out->sites[i],
                                           .kv_layer = i,
@@ -95,7 +98,6 @@ static void fill_params(const cliff_cuda_setup *setup, params *out)
                                 .flags = setup->for_graphs ? RKV_FLAG_GRAPHS : 0,
                                 .ring_bytes = setup->ring_bytes,
                                 .cpu_threads = setup->cpu_threads,
-                                .cpu_share = setup->cpu_threads ? 8 : 0,
                                 .link_bytes_per_s = setup->link_bytes_per_s};
 }
 
@@ -148,9 +150,22 @@ void cliff_cuda_world_destroy(cliff_cuda_world *w)
     free(w);
 }
 
-void cliff_cuda_world_set_cpu_share(cliff_cuda_world *w, uint32_t share)
+rkv_status cliff_cuda_world_choose_cpu_share(cliff_cuda_world *w, rkvi_cpu_rates *rates, uint32_t *out_share,
+                                              uint64_t *out_free_bytes)
 {
-    rkvi_handle_set_cpu_share(w->cache, share);
+    const rkv_cpu_share_params p = {.struct_size = sizeof p, .step_ns = rates->step_ns,
+                                    .link_bytes_per_s = rates->link_bytes_per_s,
+                                    .cpu_bytes_per_s = rates->cpu_bytes_per_s};
+    rkv_cache_info info = {.struct_size = sizeof info};
+    rkv_status s = rkv_cache_set_cpu_share(w->cache, &p);
+    if (s == RKV_OK)
+        s = rkv_cache_info_get(w->cache, &info);
+    *rates = (rkvi_cpu_rates){.step_ns = info.cpu_step_ns, .link_bytes_per_s = info.cpu_link_bytes_per_s,
+                              .beside_bytes_per_s = info.cpu_beside_bytes_per_s, .cpu_bytes_per_s = info.cpu_bytes_per_s,
+                              .handover_ns = info.cpu_handover_ns};
+    *out_share = info.cpu_share;
+    *out_free_bytes = info.cpu_free_bytes;
+    return s;
 }
 
 rkv_status cliff_cuda_world_sizes(const cliff_cuda_world *w, cliff_sizes *out)
@@ -321,7 +336,7 @@ static uint64_t kv_bytes(const cliff_cuda_world *w)
         const cliff_site *site = &w->setup.shape->sites[i];
         const uint64_t seen =
             site->sliding_cells && site->sliding_cells < w->n_cells ? site->sliding_cells : w->n_cells;
-        bytes += seen * site->n_kv_heads * site->head_dim * 4;
+        bytes += seen * cliff_cell_bytes(w->setup.shape, i);
     }
     return bytes;
 }

@@ -7,6 +7,7 @@
 #define CLIFF_CUDA_WORLD_H
 
 #include "cliff_engine.h"
+#include "config.h"
 
 typedef struct cliff_cuda_setup {
     cliff_engine *engine;
@@ -34,8 +35,10 @@ rkv_status cliff_cuda_world_grow(cliff_cuda_world *w, uint64_t tail_tiles);
  * few with probes. */
 rkv_status cliff_cuda_world_measure(cliff_cuda_world *w, uint32_t warm, uint32_t steps, cliff_result *out);
 
-/* In sixteenths, from the next step on. */
-void cliff_cuda_world_set_cpu_share(cliff_cuda_world *w, uint32_t share);
+/* By step_ns and the rates given, those that are 0 measured, with the cache's
+ * threads; what they came to be. */
+rkv_status cliff_cuda_world_choose_cpu_share(cliff_cuda_world *w, rkvi_cpu_rates *rates, uint32_t *out_share,
+                                              uint64_t *out_free_bytes);
 
 /* What a cell takes in all KV layers; in those that stream. */
 uint64_t cliff_cuda_cell_bytes(const cliff_shape *shape, bool streaming_alone);

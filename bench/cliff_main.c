@@ -55,8 +55,9 @@ static const char help[] =
     "                       what fits on the GPU when all is resident)\n"
     "* --window-tiles N      tiles of a streaming layer that stay on the device (16)\n"
     "* --graphs             the ring once more: products, and whole steps, as CUDA graphs; cuda\n"
+    "* --kv-type T          of K and V: f16 (default), bf16, fp8, q8_0, q4_0; cuda\n"
     "* --cpu-threads N      the ring once more, with the CPU's share on so many threads; cuda\n"
-    "* --cpu-gbs X          rate of theirs by which the share is chosen (55)\n"
+    "* --cpu-gbs X          rate of theirs by which the share is chosen (measured)\n"
     "* --no-op-level        leave that mode out: it is slow where the tail is large; cuda\n"
     "* --wait               the host waits for each step before it begins the next\n"
     "* --steps N            measured steps a point (32; host: 16; cuda: 24)\n"
@@ -70,12 +71,13 @@ typedef struct arguments {
     cliff_options options;
     cliff_custom custom;
     const char *shape, *json, *svg;
+    rkv_type kv_type;
     double compute_ms, head_share, jitter;
 } arguments;
 
 enum {
     O_EXECUTOR = 1, O_SHAPE, O_SITES, O_EVERY, O_KV_HEADS, O_HEAD_DIM, O_COMPUTE, O_HEAD, O_JITTER, O_LINK,
-    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_GRAPHS, O_CPU_THREADS, O_CPU_GBS, O_HELP
+    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_GRAPHS, O_CPU_THREADS, O_CPU_GBS, O_KV_TYPE, O_HELP
 };
 
 static const struct option long_options[] = {
@@ -88,6 +90,7 @@ static const struct option long_options[] = {
     {"tail-gib", 1, NULL, O_TAIL},      {"commit", 1, NULL, O_COMMIT},
     {"window-tiles", 1, NULL, O_WINDOW}, {"no-op-level", 0, NULL, O_NO_OP},
     {"graphs", 0, NULL, O_GRAPHS},      {"cpu-threads", 1, NULL, O_CPU_THREADS}, {"cpu-gbs", 1, NULL, O_CPU_GBS},
+    {"kv-type", 1, NULL, O_KV_TYPE},
     {"wait", 0, NULL, O_WAIT},          {"help", 0, NULL, O_HELP},       {NULL, 0, NULL, 0}};
 
 /* A number in [low, high], or a sentence and false. */
@@ -140,6 +143,19 @@ static bool executor(const char *text, cliff_machine *m)
             return true;
         }
     fprintf(stderr, "rollkv-bench: --executor %s: there are sim, host and cuda\n", text);
+    return false;
+}
+
+static bool kv_type(const char *text, rkv_type *out)
+{
+    static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
+    static const char *const names[] = {"f16", "bf16", "fp8", "q8_0", "q4_0"};
+    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *out = types[i];
+            return true;
+        }
+    fprintf(stderr, "rollkv-bench: --kv-type %s: there are f16, bf16, fp8, q8_0 and q4_0\n", text);
     return false;
 }
 
@@ -205,6 +221,7 @@ static bool one_option(int o, const char *name, const char *text, arguments *a)
     case O_NO_OP: a->options.no_op_level = true; return true;
     case O_GRAPHS: a->options.graphs = true; return true;
     case O_CPU_THREADS: return count(name, text, 1024, &a->options.cpu_threads);
+    case O_KV_TYPE: return kv_type(text, &a->kv_type);
     case O_CPU_GBS:
         if (!number(name, text, 0.1, 1000, &v))
             return false;
@@ -253,6 +270,7 @@ static void fill_defaults(arguments *a)
         default_set(&a->options, m->executor == CLIFF_CUDA);
     if (m->executor == CLIFF_CUDA) { /* measured, but for the link's speed if it is given */
         *m = (cliff_machine){.executor = CLIFF_CUDA, .link_bytes_per_s = m->link_bytes_per_s};
+        a->options.shape.kv_type = a->kv_type;
         a->options.steps = a->options.steps ? a->options.steps : STEPS_CUDA;
         return;
     }
@@ -279,7 +297,6 @@ static int parse(int argc, char **argv, arguments *a)
                                  .warm_steps = WARM_STEPS,
                                  .window_tiles = WINDOW_TILES,
                                  .most_tail_bytes = MOST_TAIL_BYTES,
-                                 .cpu_bytes_per_s = 55e9,
                                  .seed = 1};
     while ((o = getopt_long(argc, argv, "", long_options, &index)) != -1) {
         if (o == O_HELP) {

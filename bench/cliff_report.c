@@ -211,6 +211,8 @@ static void json_settings(json *j, const cliff_curve *c)
     json_count(j, "ring_rule_bytes", c->sizes.rule_bytes);
     json_count(j, "copy_bytes", c->sizes.copy_bytes);
     json_count(j, "free_zone_cells", c->sizes.free_zone_cells);
+    json_string(j, "kv_type", rkvi_type_name(o->shape.kv_type ? o->shape.kv_type : RKV_TYPE_F16));
+    json_count(j, "cpu_threads", o->cpu_threads);
     json_count(j, "seed", o->seed);
     json_count(j, "host_waits_each_step", o->waits);
     json_open(j, "points", '[');
@@ -254,6 +256,19 @@ static void json_mode(json *j, const char *name, const cliff_result *r)
     json_close(j, '}');
 }
 
+static void json_cpu(json *j, const cliff_row *r)
+{
+    json_mode(j, "ring_with_cpu_share", &r->cpu);
+    json_open(j, "cpu_share", '{');
+    json_count(j, "share_64ths", r->cpu_share);
+    json_count(j, "free_bytes", r->cpu_free_bytes);
+    json_number(j, "cpu_bytes", r->cpu.cpu_bytes);
+    json_number(j, "cpu_ns", r->cpu.cpu_ns);
+    json_count(j, "cpu_bytes_per_s", r->cpu_rates.cpu_bytes_per_s);
+    json_count(j, "link_beside_bytes_per_s", r->cpu_rates.beside_bytes_per_s);
+    json_close(j, '}');
+}
+
 static void json_row(json *j, const cliff_row *r)
 {
     json_open(j, NULL, '{');
@@ -270,6 +285,8 @@ static void json_row(json *j, const cliff_row *r)
     json_mode(j, "resident", &r->modes[CLIFF_RESIDENT]);
     json_mode(j, "op_level", &r->modes[CLIFF_OP_LEVEL]);
     json_mode(j, "ring", &r->modes[CLIFF_RING]);
+    if (r->cpu.step_ns > 0)
+        json_cpu(j, r);
     if (r->graphs[CLIFF_WHOLE].step_ns > 0) {
         json_mode(j, "ring_for_graphs", &r->graphs[CLIFF_EAGER]);
         json_mode(j, "ring_in_pieces", &r->graphs[CLIFF_PIECES]);

@@ -101,23 +101,32 @@ static void print_graphs(const cliff_curve *c, FILE *f)
     }
 }
 
-/* C, B and R of this run: T = max(C + x L / R, (1 - x) L / B), x as it came out. */
+/* T = max(C + x L / R, (1 - x) L / B) by C, B and R of this run, x as it came out. */
+static double model_ns(const cliff_curve *c, const cliff_row *r, double *out_bytes, double *out_x)
+{
+    const double bytes = r->cpu.cpu_bytes + (double)r->cpu.list_bytes, x = bytes > 0 ? r->cpu.cpu_bytes / bytes : 0;
+    const double rate = r->cpu_rates.cpu_bytes_per_s ? (double)r->cpu_rates.cpu_bytes_per_s : 1e9;
+    *out_bytes = bytes;
+    *out_x = x;
+    return 1e9 * rkvi_config_cpu_step_s(x, r->modes[CLIFF_RESIDENT].step_ns * 1e-9, bytes, c->link_bytes_per_s, rate);
+}
+
 static void print_cpu(const cliff_curve *c, FILE *f)
 {
-    fprintf(f, "\nWith the CPU's share, on %u threads; its rate while it works; the model's T for that share and rate\n",
+    fprintf(f, "\nWith the CPU's share, on %u threads: by R beside copies and the link beside R (GB/s, as measured);\n"
+               "the threads' rate while they work; the model's T with C, B and R of this run\n",
             c->options.cpu_threads);
-    fprintf(f, "%9s %9s %9s %9s %7s %7s %9s %9s %9s\n", "tail MB", "ring ms", "share ms", "16ths", "x", "GB/s", "/model",
-            "/link", "/ring");
+    fprintf(f, "%9s %9s %9s %7s %7s %8s %6s %7s %7s %9s %9s %9s %9s\n", "tail MB", "ring ms", "share ms", "R", "link", "free MB",
+            "64ths", "x", "working", "T ms", "/T", "/link", "/ring");
     for (uint32_t i = 0; i < c->n_rows; i++) {
         const cliff_row *r = &c->rows[i];
-        const double bytes = r->cpu.cpu_bytes + (double)r->cpu.list_bytes, x = bytes > 0 ? r->cpu.cpu_bytes / bytes : 0;
-        const double rate = r->cpu.cpu_ns > 0 ? r->cpu.cpu_bytes * 1e9 / r->cpu.cpu_ns : 1e9;
-        const double model_ns = 1e9 * rkvi_config_cpu_step_s(x, r->modes[CLIFF_RESIDENT].step_ns * 1e-9, bytes,
-                                                             c->link_bytes_per_s, rate);
-        fprintf(f, "%9.1f %9.3f %9.3f %9u %7.3f %7.2f %9.3f %9.3f %9.3f\n", bytes * MB,
-                r->modes[CLIFF_RING].step_ns * MS, r->cpu.step_ns * MS, r->cpu_share, x, rate * 1e-9,
-                r->cpu.step_ns / model_ns, r->cpu.step_ns / (bytes * 1e9 / c->link_bytes_per_s),
-                r->cpu.step_ns / r->modes[CLIFF_RING].step_ns);
+        double bytes, x;
+        const double t_ns = model_ns(c, r, &bytes, &x);
+        fprintf(f, "%9.1f %9.3f %9.3f %7.2f %7.2f %8.1f %6u %7.3f %7.2f %9.3f %9.3f %9.3f %9.3f\n", bytes * MB,
+                r->modes[CLIFF_RING].step_ns * MS, r->cpu.step_ns * MS, (double)r->cpu_rates.cpu_bytes_per_s * 1e-9,
+                (double)r->cpu_rates.beside_bytes_per_s * 1e-9, (double)r->cpu_free_bytes * MB, r->cpu_share, x,
+                r->cpu.cpu_ns > 0 ? r->cpu.cpu_bytes / r->cpu.cpu_ns : 0, t_ns * MS, r->cpu.step_ns / t_ns,
+                r->cpu.step_ns / (bytes * 1e9 / c->link_bytes_per_s), r->cpu.step_ns / r->modes[CLIFF_RING].step_ns);
     }
 }
 

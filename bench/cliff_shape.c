@@ -4,6 +4,8 @@
  */
 #include "cliff_shape.h"
 
+#include "geometry.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +17,15 @@ static void fill(cliff_shape *s, const char *name, uint32_t n_sites, int64_t com
     snprintf(s->name, sizeof s->name, "%s", name);
     s->n_sites = n_sites;
     s->compute_ns = compute_ns;
+}
+
+uint64_t cliff_cell_bytes(const cliff_shape *shape, uint32_t site)
+{
+    const cliff_site *s = &shape->sites[site];
+    const rkv_type type = shape->kv_type ? shape->kv_type : RKV_TYPE_F16;
+    rkvi_geom g = {.n_heads = s->n_kv_heads, .dk = s->head_dim, .dv = s->head_dim, .type_k = type, .type_v = type,
+                   .k_scale = 1, .v_scale = 1, .tile_cells = CLIFF_TILE_CELLS};
+    return rkvi_geom_init(&g) == RKV_OK ? g.bytes / g.tile_cells : 0;
 }
 
 bool cliff_shape_named(const char *name, cliff_shape *out)

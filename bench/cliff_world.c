@@ -6,6 +6,7 @@
 
 #include "api_internal.h"
 #include "cliff_device.h"
+#include "cliff_shape.h"
 #include "config_estimate.h"
 
 #include <stdlib.h>
@@ -55,7 +56,7 @@ uint64_t cliff_tile_bytes(const cliff_shape *shape)
 {
     for (uint32_t i = 0; i < shape->n_sites; i++)
         if (shape->sites[i].streams)
-            return (uint64_t)shape->sites[i].n_kv_heads * shape->sites[i].head_dim * 4 * CLIFF_TILE_CELLS;
+            return cliff_cell_bytes(shape, i) * CLIFF_TILE_CELLS;
     return 0;
 }
 

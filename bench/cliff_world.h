@@ -40,6 +40,7 @@ typedef struct cliff_shape {
     double jitter;                     /* a site's compute is off its share by up to this part of it */
     uint64_t seed;                     /* of the jitter: the same in all modes and steps */
     uint32_t hidden, feed_forward, vocabulary; /* cuda: the weights; 0: it has none */
+    rkv_type kv_type;                          /* cuda: of K and V; 0: f16 */
 } cliff_shape;
 
 typedef enum { CLIFF_RESIDENT, CLIFF_OP_LEVEL, CLIFF_RING, CLIFF_MODES } cliff_mode;

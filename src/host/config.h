@@ -13,6 +13,15 @@
 #include "ops.h"
 #include "rollkv/rollkv.h"
 
+/* What the CPU's share follows from; 0: not known. */
+typedef struct rkvi_cpu_rates {
+    uint64_t step_ns;            /* C: a step without the tail's copies */
+    uint64_t link_bytes_per_s;   /* B: while the threads are idle, */
+    uint64_t beside_bytes_per_s; /* and while they work */
+    uint64_t cpu_bytes_per_s;    /* R: theirs, beside copies */
+    uint64_t handover_ns;        /* of a site: q out, partials in */
+} rkvi_cpu_rates;
+
 /* One list of rotary frequencies; KV layers of the same one share it. */
 typedef struct rkvi_rope {
     float *frequencies; /* [n], radians per position */
@@ -48,6 +57,8 @@ typedef struct rkvi_site_config {
     rkvi_site_mask mask;
     bool stores; /* the first site of its KV layer */
     uint64_t gap_ns;
+    uint32_t cpu_share;       /* 64ths of its tail, beyond what is hidden; changes with set_cpu_share */
+    uint64_t cpu_bytes_per_s; /* of the threads, in its geometry; 0: the cache's */
 } rkvi_site_config;
 
 #define RKVI_LEAF_CLASSES_MAX 4
@@ -125,9 +136,13 @@ typedef struct rkvi_config {
     bool has_rope;
 
     /* The CPU's share (config_cpu.c). */
-    uint32_t cpu_threads, cpu_share; /* 0: none; sixteenths of a site's tail */
-    uint64_t cpu_bytes_per_s;        /* hint */
+    uint32_t cpu_threads, cpu_share; /* 0: none; 64ths, the mean of the sites that have a tail */
+    uint64_t cpu_free_bytes;         /* of a step's tail: hidden, so the link has it whole */
     uint64_t cpu_least_bytes;        /* of a site's share, to be worth the hand-over */
+    uint64_t cpu_q_bytes, cpu_partial_bytes; /* pinned; 0 without threads */
+    uint64_t cpu_slot_bytes;         /* a partial of one row, at the site where it is largest */
+    rkvi_cpu_rates cpu_rates;        /* as given, or as the share was last chosen by */
+    bool cpu_is_chosen;              /* by the rates, not by the caller */
     uint64_t cpu_wait_ns;            /* most that a step waits for the CPU at a site */
 
     /* Shifting and token trees. */
@@ -137,11 +152,22 @@ typedef struct rkvi_config {
     uint64_t tree_slots;        /* partials of token trees, behind partial_slots: rows of them in a step */
 } rkvi_config;
 
-#define RKVI_CPU_PARTS 16u
-/* Time of a step with a share x on the CPU, and the share in sixteenths that
- * makes it least. */
+/* Compute of a step: as hinted, or the sum of the sites' gaps; 0: no hints. */
+uint64_t rkvi_config_step_ns(const rkvi_config *cfg);
+
+#define RKVI_CPU_PARTS 64u
+#define RKVI_CPU_HANDOVER_NS 50000u /* where it was neither given nor measured */
+/* The model: time of a step with a share x of its tail on the CPU. */
 double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
-uint32_t rkvi_config_cpu_best(double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
+/* The sites' shares, and what stays with the link, by the rates in cfg and the
+ * sites' own: all but cpu_bytes_per_s and link_bytes_per_s may be 0. */
+void rkvi_config_cpu_choose(rkvi_config *cfg);
+/* The same share for all sites; shares[site] each, where given. */
+void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *shares, uint64_t free_bytes);
+static inline bool rkvi_site_streams(const rkvi_config *cfg, uint32_t site)
+{
+    return cfg->layers[cfg->sites[site].kv_layer].has_tail;
+}
 
 /* The cache's own rotary frequencies; none: n is 0. */
 static inline rkvi_rope rkvi_config_rope(const rkvi_config *cfg)

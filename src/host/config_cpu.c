@@ -8,16 +8,26 @@
  *
  *   T(x) = max(C + x L / R, (1 - x) L / B)
  *
- * whose two lines meet at x = (1/B - C/L) / (1/R + 1/B), below 0 where the tail
- * is hidden anyway.
+ * A hand-over of h at each of n sites lengthens C.  While the threads read host
+ * memory the link has B' of it, else B, so that the two are even where
+ *
+ *   L - x L = B (C + n h) + B' x L / R,   x L = (L - F) R / (R + B'),   F = B (C + n h)
+ *
+ * F is what the link brings while the CPU has nothing to do: of a tail below it
+ * the CPU takes nothing.  What lies beyond is shared by R / (R + B'), whatever
+ * its length, so these two are what is frozen: F in whole MiB, and each site's
+ * share in 64ths, which costs at most a 64th of the step.  (Sixteenths cost up to
+ * a sixteenth: on a slow link little stays with it, and is a sixteenth off.)
  */
 #include "config_layers.h"
 
 #include "diag.h"
 
 #define CPU_THREADS_MAX 1024u
+#define MIB ((uint64_t)1 << 20)
+#define LEAST_BYTES (4 * MIB)
+#define PARTIAL_BYTES (32 * MIB) /* a launch of more is left to the GPU */
 #define CPU_WAIT_NS 250000000u
-#define CPU_LEAST_BYTES ((uint64_t)4 << 20) /* what crosses while a hand-over takes its 50 us or so */
 
 double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s)
 {
@@ -25,50 +35,138 @@ double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double l
     return by_cpu > by_link ? by_cpu : by_link;
 }
 
-uint32_t rkvi_config_cpu_best(double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s)
+/* ------------------------------------------------------------------- choosing */
+
+static uint32_t n_streaming(const rkvi_config *cfg)
 {
-    uint32_t best = 0;
-    double least = rkvi_config_cpu_step_s(0, compute_s, bytes, link_bytes_per_s, cpu_bytes_per_s);
-    for (uint32_t x = 1; x < RKVI_CPU_PARTS; x++) {
-        const double t = rkvi_config_cpu_step_s((double)x / RKVI_CPU_PARTS, compute_s, bytes, link_bytes_per_s,
-                                                cpu_bytes_per_s);
-        if (t < least) {
-            least = t;
-            best = x;
-        }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        n += rkvi_site_streams(cfg, i);
+    return n;
+}
+
+static void set_mean(rkvi_config *cfg)
+{
+    uint32_t sum = 0, n = n_streaming(cfg);
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        sum += cfg->sites[i].cpu_share;
+    cfg->cpu_share = n ? (sum + n / 2) / n : 0;
+    if (sum && !cfg->cpu_share)
+        cfg->cpu_share = 1;
+}
+
+/* Where a site's part would be small, sites take turns: it must be worth the
+ * hand-over. */
+static void set_free(rkvi_config *cfg, uint64_t free_bytes)
+{
+    const uint64_t n = n_streaming(cfg), least = n ? free_bytes / (2 * n) : 0;
+    cfg->cpu_free_bytes = free_bytes;
+    cfg->cpu_least_bytes = least < LEAST_BYTES ? least : LEAST_BYTES;
+    set_mean(cfg);
+}
+
+void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *shares, uint64_t free_bytes)
+{
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        cfg->sites[i].cpu_share = !rkvi_site_streams(cfg, i) ? 0 : shares ? shares[i] : share;
+    cfg->cpu_is_chosen = false;
+    set_free(cfg, free_bytes);
+}
+
+/* Parts too few cost the link's time for them, too many the CPU's. */
+static uint32_t parts_of(double cpu_bytes_per_s, double beside_bytes_per_s)
+{
+    const double parts = cpu_bytes_per_s / (cpu_bytes_per_s + beside_bytes_per_s) * RKVI_CPU_PARTS;
+    const uint32_t n = (uint32_t)parts;
+    const double lacking = parts - n;
+    const bool up = lacking / beside_bytes_per_s > (1 - lacking) / cpu_bytes_per_s;
+    return n + up < RKVI_CPU_PARTS ? n + up : RKVI_CPU_PARTS - 1;
+}
+
+void rkvi_config_cpu_choose(rkvi_config *cfg)
+{
+    const rkvi_cpu_rates *r = &cfg->cpu_rates;
+    const double link = (double)r->link_bytes_per_s;
+    const double beside = r->beside_bytes_per_s ? (double)r->beside_bytes_per_s : link;
+    const double handover_ns = (double)(r->handover_ns ? r->handover_ns : RKVI_CPU_HANDOVER_NS);
+    const double idle_s = 1e-9 * ((double)r->step_ns + n_streaming(cfg) * handover_ns);
+    for (uint32_t i = 0; i < cfg->n_sites; i++) {
+        rkvi_site_config *site = &cfg->sites[i];
+        const uint64_t rate = site->cpu_bytes_per_s ? site->cpu_bytes_per_s : r->cpu_bytes_per_s;
+        site->cpu_share = rkvi_site_streams(cfg, i) ? parts_of((double)rate, beside) : 0;
     }
-    return best;
+    cfg->cpu_is_chosen = true;
+    set_free(cfg, (uint64_t)(link * idle_s) / MIB * MIB);
+}
+
+/* ------------------------------------------------------------------ parameters */
+
+static rkv_status check_rates(const rkv_cache_params *p)
+{
+    rkv_status s = rkvi_check_size("cpu_bytes_per_s", p->cpu_bytes_per_s);
+    if (s == RKV_OK)
+        s = rkvi_check_size("cpu_beside_bytes_per_s", p->cpu_beside_bytes_per_s);
+    if (s == RKV_OK)
+        s = rkvi_check_size("cpu_free_bytes", p->cpu_free_bytes);
+    return s == RKV_OK ? rkvi_check_size("cpu_handover_ns", p->cpu_handover_ns) : s;
 }
 
 rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p)
 {
+    const bool rates = p->cpu_bytes_per_s || p->cpu_beside_bytes_per_s || p->cpu_handover_ns;
     cfg->cpu_threads = p->cpu_threads;
     cfg->cpu_share = p->cpu_share;
-    cfg->cpu_bytes_per_s = p->cpu_bytes_per_s;
+    cfg->cpu_free_bytes = p->cpu_free_bytes;
+    cfg->cpu_rates = (rkvi_cpu_rates){.beside_bytes_per_s = p->cpu_beside_bytes_per_s,
+                                      .cpu_bytes_per_s = p->cpu_bytes_per_s,
+                                      .handover_ns = p->cpu_handover_ns};
     cfg->cpu_wait_ns = p->cpu_wait_ns ? p->cpu_wait_ns : CPU_WAIT_NS;
     if (p->cpu_threads > CPU_THREADS_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "cpu_threads is %u; it must be from 0 (no share for the CPU) to %u",
                          p->cpu_threads, CPU_THREADS_MAX);
     if (p->cpu_share >= RKVI_CPU_PARTS)
-        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts sixteenths of the tail, from 0 to %u", p->cpu_share,
+        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts 64ths of the tail, from 0 to %u", p->cpu_share,
                          RKVI_CPU_PARTS - 1);
-    if (p->cpu_threads == 0 && (p->cpu_share || p->cpu_bytes_per_s || p->cpu_wait_ns))
-        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share, cpu_bytes_per_s or cpu_wait_ns is given, and no cpu_threads to compute it");
-    if (p->cpu_threads && !p->cpu_share && !p->cpu_bytes_per_s)
-        return rkvi_fail(RKV_E_ARGUMENT, "cpu_threads is %u: give cpu_share too, or cpu_bytes_per_s to choose it by",
-                         p->cpu_threads);
+    if (p->cpu_threads == 0 && (p->cpu_share || p->cpu_free_bytes || p->cpu_wait_ns || rates))
+        return rkvi_fail(RKV_E_ARGUMENT,
+                         "cpu_share, cpu_wait_ns or a rate of the CPU is given, and no cpu_threads to compute it");
+    if (p->cpu_free_bytes && !p->cpu_share)
+        return rkvi_fail(RKV_E_ARGUMENT, "cpu_free_bytes is given, and no cpu_share that it goes with");
     if (p->cpu_threads && p->mode == RKV_MODE_OP_LEVEL)
         return rkvi_fail(RKV_E_UNSUPPORTED, "cpu_threads with RKV_MODE_OP_LEVEL: the CPU's share needs the ring");
     const rkv_status s = rkvi_check_size("cpu_wait_ns", p->cpu_wait_ns);
-    return s == RKV_OK ? rkvi_check_size("cpu_bytes_per_s", p->cpu_bytes_per_s) : s;
+    return s == RKV_OK ? check_rates(p) : s;
 }
 
+/* Pinned memory that the hand-over takes. */
+void rkvi_config_size_cpu(rkvi_config *cfg)
+{
+    uint64_t q_bytes = 0, slot_bytes = 0;
+    cfg->cpu_q_bytes = cfg->cpu_partial_bytes = cfg->cpu_slot_bytes = 0;
+    if (cfg->cpu_threads == 0)
+        return;
+    for (uint32_t i = 0; i < cfg->n_sites; i++) { /* bounded as the device's partials are */
+        const rkvi_geom *g = &cfg->layers[cfg->sites[i].kv_layer].geom;
+        const uint64_t row = (uint64_t)cfg->sites[i].n_q_heads * g->dk * sizeof(float);
+        const uint64_t slot = (uint64_t)cfg->sites[i].n_q_heads * (g->dv + 2) * sizeof(float);
+        q_bytes = row > q_bytes ? row : q_bytes;
+        slot_bytes = slot > slot_bytes ? slot : slot_bytes;
+    }
+    cfg->cpu_slot_bytes = slot_bytes;
+    cfg->cpu_q_bytes = q_bytes * cfg->max_rows;
+    cfg->cpu_partial_bytes = cfg->partial_bytes < PARTIAL_BYTES ? cfg->partial_bytes : PARTIAL_BYTES;
+}
+
+/* What was given decides at once; what is to be measured, once there is memory. */
 void rkvi_config_set_cpu(rkvi_config *cfg)
 {
-    if (cfg->cpu_threads == 0 || cfg->cpu_share)
+    if (cfg->cpu_threads == 0)
         return;
-    cfg->cpu_least_bytes = CPU_LEAST_BYTES;
-    if (cfg->link_bytes_per_s)
-        cfg->cpu_share = rkvi_config_cpu_best((double)cfg->step_ns * 1e-9, (double)cfg->host_tail_bytes,
-                                              (double)cfg->link_bytes_per_s, (double)cfg->cpu_bytes_per_s);
+    cfg->cpu_rates.step_ns = rkvi_config_step_ns(cfg);
+    cfg->cpu_rates.link_bytes_per_s = cfg->link_bytes_per_s;
+    if (cfg->cpu_share)
+        rkvi_config_cpu_set(cfg, cfg->cpu_share, NULL, cfg->cpu_free_bytes);
+    else if (cfg->cpu_rates.cpu_bytes_per_s && cfg->cpu_rates.beside_bytes_per_s && cfg->link_bytes_per_s &&
+             cfg->cpu_rates.step_ns)
+        rkvi_config_cpu_choose(cfg);
 }

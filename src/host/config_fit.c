@@ -241,6 +241,7 @@ static void fill_estimate(const rkvi_config *cfg, const rkvi_would_fit *would, r
         .smallest_device_bytes = would->device_bytes,
         .free_zone_cells = free_zone_cells(cfg),
         .ring_rule_bytes = cfg->ring_rule_bytes,
+        .host_cpu_bytes = cfg->cpu_q_bytes + cfg->cpu_partial_bytes,
     };
 }
 

@@ -40,8 +40,6 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
 rkv_status rkvi_config_ring(rkvi_config *cfg, const rkvi_wish *wish, const rkvi_trial *trial);
 /* Bytes that the link carries in `ns`; saturates at 2^62. */
 uint64_t rkvi_config_link_bytes(uint64_t link_bytes_per_s, uint64_t ns);
-/* Compute of a step: as hinted, or the sum of the sites' gaps; 0: no hints. */
-uint64_t rkvi_config_step_ns(const rkvi_config *cfg);
 /* Most bytes that a step streams when n_tiles tiles are in use. */
 rkv_status rkvi_config_list_bytes(const rkvi_config *cfg, uint64_t n_tiles, uint64_t *out_bytes);
 

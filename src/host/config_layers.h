@@ -21,7 +21,8 @@ void rkvi_config_free_ropes(rkvi_config *cfg);
 rkv_status rkvi_config_take_sites(rkvi_config *cfg, const rkv_cache_params *p);
 
 rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p);
-/* Once all sizes are known: the share, where it was left to us. */
+void rkvi_config_size_cpu(rkvi_config *cfg);
+/* Once all sizes are known: the share, if it was given or follows from what was. */
 void rkvi_config_set_cpu(rkvi_config *cfg);
 
 #endif

@@ -5,7 +5,7 @@
  * All sums and products go through a `sum`, which remembers that one of them
  * exceeded 2^62, so that the formulas below read as formulas.
  */
-#include "config_internal.h"
+#include "config_layers.h"
 
 #include "diag.h"
 #include "ring.h"
@@ -409,6 +409,7 @@ rkv_status rkvi_config_sizes(rkvi_config *cfg, const rkvi_wish *wish, const rkvi
     size_transit(&x, cfg);
     size_spans(&x, cfg);
     size_partials(&x, cfg);
+    rkvi_config_size_cpu(cfg);
     size_turned(&x, cfg);
     size_tables(&x, cfg);
     size_sum(&x, cfg);

@@ -215,6 +215,22 @@ static uint64_t count_repeats(const rkvi_plan *p, const uint32_t *marks, uint32_
     return n;
 }
 
+/* Of all sites, where the CPU may have a share of it. */
+static uint64_t tail_bytes(const rkvi_plan *p, const rkvi_plan_view *v)
+{
+    const rkvi_plan_work *w = p->work;
+    uint64_t sum = 0;
+    for (uint32_t site = 0; site < v->cfg->n_sites && v->cfg->cpu_share; site++) {
+        const uint32_t layer = v->cfg->sites[site].kv_layer;
+        const bool *seen = w->seen + w->mask_of[site] * v->cfg->max_bases;
+        uint64_t n = 0;
+        for (uint32_t base = 0; base < w->share.n_bases && rkvi_site_streams(v->cfg, site); base++)
+            n += seen[base] && is_tail(v, rkvi_tile_layer_at(v->tiles, w->share.base_tile[base], layer));
+        sum += n * v->cfg->layers[layer].geom.bytes;
+    }
+    return sum;
+}
+
 /* One site: its items become part of the list; returns its launches. */
 static uint32_t list_site(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, rkvi_ring_item *items, uint32_t *n,
                           uint32_t launch0)
@@ -222,7 +238,7 @@ static uint32_t list_site(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, 
     uint32_t *marks = v->predict ? NULL : p->tile_launch + site * p->n_bases;
     const uint64_t number = v->launch_base + launch0;
     const uint32_t k = site_items(p, v, site, items + *n, marks);
-    const uint32_t listed = rkvi_plan_cpu_first(v, site, p->work->tail_base, k); /* the CPU has the others */
+    const uint32_t listed = rkvi_plan_cpu_first(v->cfg, &p->work->cpu, site, p->work->tail_base, k); /* the CPU has the others */
     const uint32_t by_ring = cut_launches(v, items + *n, listed, number);
     const uint32_t launches = by_ring + (listed < k);
     if (!v->predict) {
@@ -253,6 +269,7 @@ rkv_status rkvi_plan_list(rkvi_plan *p, const rkvi_plan_view *v, rkvi_ring_item 
         p->n_bases = p->work->share.n_bases;
         p->own_entries = 0;
     }
+    rkvi_plan_cpu_open(v, tail_bytes(p, v), &p->work->cpu);
     for (uint32_t site = 0; site < v->cfg->n_sites; site++)
         n_launches += list_site(p, v, site, items, &n, n_launches);
     for (uint32_t i = 0; i < n; i++)
@@ -478,6 +495,7 @@ static bool share_items(rkvi_plan *p, const rkvi_config *cfg, uint32_t site)
         a->items_off = b->items_off;
         a->merges_off = b->merges_off;
         a->nodes_off = b->nodes_off;
+        a->cpu_is_mixed = b->cpu_is_mixed;
         return true;
     }
     return false;

@@ -4,48 +4,75 @@
  *
  * It is the end of the tail: so launches still rise along the leaves, and the
  * CPU has the whole of the ring's time.  Its first tile is one where a run of
- * tiles begins, so that few partials come back. */
+ * tiles begins, so that few partials come back; what that and whole tiles take
+ * off a site's part is owed to the next site. */
 #include "plan_work.h"
 
-#define CPU_RUNS 32u/* of the share: where its beginning may lie */
+#define CPU_RUNS 32u /* of the share: where its beginning may lie */
 #define CPU_UNITS_A_THREAD 24u /* so that the last ones are short; a partial back costs less than half a us */
+#define CPU_ITEMS_LEAST 16u    /* whose partials must have room */
 
-/* Only decode over cells whose q is as the engine gives it: prefill hides the tail
- * by itself. */
+/* Of decode rows alone, token trees' among them: prefill hides the tail by itself. */
 static bool takes_part(const rkvi_plan_view *v)
 {
     if (v->cfg->cpu_share == 0 || v->no_cpu || v->cfg->mode != RKV_MODE_RING)
         return false;
-    for (uint32_t e = 0; e < v->batch->n_entries; e++) {
-        const rkvi_batch_entry *be = &v->batch->entries[e];
-        const rkvi_seq *s = &v->seqs[be->sequence];
-        if (be->is_prefill || be->is_tree)
+    for (uint32_t e = 0; e < v->batch->n_entries; e++)
+        if (v->batch->entries[e].is_prefill)
             return false;
-        for (uint32_t i = 0; i < s->n_segments; i++)
-            if (s->segments[i].turn != 0)
-                return false;
-    }
     return true;
 }
 
-uint32_t rkvi_plan_cpu_first(const rkvi_plan_view *v, uint32_t site, const uint32_t *bases, uint32_t n)
+/* Most rows of an item: those of all entries, where they may share tiles. */
+static uint64_t most_rows(const rkvi_plan_view *v)
 {
-    const rkvi_layer_config *l = &v->cfg->layers[v->cfg->sites[site].kv_layer];
-    const uint32_t wanted = (uint32_t)((uint64_t)n * v->cfg->cpu_share / RKVI_CPU_PARTS);
-    if (wanted == 0 || wanted * l->geom.bytes < v->cfg->cpu_least_bytes || !takes_part(v))
+    uint64_t most = 0;
+    if (v->tiles->n_shared)
+        return v->batch->n_rows;
+    for (uint32_t e = 0; e < v->batch->n_entries; e++)
+        most = v->batch->entries[e].n_rows > most ? v->batch->entries[e].n_rows : most;
+    return most;
+}
+
+/* Items whose partials have room in host memory. */
+static uint64_t items_room(const rkvi_plan_view *v)
+{
+    return v->cfg->cpu_partial_bytes / (v->cfg->cpu_slot_bytes * most_rows(v));
+}
+
+void rkvi_plan_cpu_open(const rkvi_plan_view *v, uint64_t tail_bytes, rkvi_cpu_cut *out)
+{
+    const rkvi_config *cfg = v->cfg;
+    *out = (rkvi_cpu_cut){0};
+    if (!takes_part(v) || tail_bytes <= cfg->cpu_free_bytes ||
+        items_room(v) < CPU_ITEMS_LEAST + 4 * (uint64_t)v->batch->n_entries)
+        return;
+    out->part = 1 - (double)cfg->cpu_free_bytes / (double)tail_bytes;
+    out->owed_bytes = (double)cfg->cpu_least_bytes / 2; /* what the last sites leave is as often more as less */
+}
+
+uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases, uint32_t n)
+{
+    const uint64_t bytes = cfg->layers[cfg->sites[site].kv_layer].geom.bytes;
+    const double share = (double)cfg->sites[site].cpu_share / RKVI_CPU_PARTS * cut->part;
+    cut->owed_bytes += share * (double)n * (double)bytes;
+    if (share <= 0 || n < 2 || cut->owed_bytes < (double)bytes || cut->owed_bytes < (double)cfg->cpu_least_bytes)
         return n;
-    uint32_t run = 1;
+    const double owed = cut->owed_bytes / (double)bytes;
+    const uint32_t wanted = owed < n - 1 ? (uint32_t)owed : n - 1;
+    uint32_t run = 1, first = n - wanted;
     while (2 * run <= wanted / CPU_RUNS)
         run *= 2;
-    uint32_t first = n - wanted;
     while (first < n && bases[first] % run != 0)
         first++;
+    cut->owed_bytes -= (double)(n - first) * (double)bytes;
     return first;
 }
 
-uint64_t rkvi_plan_cpu_items(const rkvi_config *cfg, uint32_t site)
+uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint32_t site)
 {
-    const uint64_t heads = cfg->layers[cfg->sites[site].kv_layer].geom.n_heads;
-    const uint64_t items = CPU_UNITS_A_THREAD * (uint64_t)cfg->cpu_threads / heads;
-    return items ? items : 1;
+    const uint64_t heads = v->cfg->layers[v->cfg->sites[site].kv_layer].geom.n_heads;
+    const uint64_t items = CPU_UNITS_A_THREAD * (uint64_t)v->cfg->cpu_threads / heads;
+    const uint64_t room = items_room(v) / 2; /* ends of runs take as much again */
+    return items == 0 ? 1 : items < room ? items : room;
 }

@@ -60,24 +60,23 @@ static uint64_t most_by_tables(const rkvi_site_plan *sp, uint32_t k)
     return sp->slots_a_pair + (bits > k ? 2 * (uint64_t)(bits - k) : 0);
 }
 
-/* Run length for n leaves of a stem's launch: the shortest that gives all of
- * the launch no more items than wanted, and the stem no more than have room. */
-static uint32_t choose_run(const rkvi_site_plan *sp, const cut *c, uint64_t n, uint32_t launch)
+/* Run length for n leaves of a stem's launch, `all` those of the launch: the
+ * shortest that gives the launch no more items than wanted, and the stem no more
+ * than have room. */
+static uint32_t choose_run(const rkvi_site_plan *sp, const cut *c, uint64_t n, uint64_t all, uint64_t target,
+                           uint32_t most_k)
 {
-    const uint64_t listed = sp->launches[launch].n_leaves, all = listed > n ? listed : n;
-    const bool is_cpu = launch / sp->n_rounds == sp->site->cpu_launch;
-    const uint64_t target = is_cpu ? rkvi_plan_cpu_items(sp->v->cfg, (uint32_t)(sp->site - sp->p->sites)) : sp->target;
     uint32_t k = 0;
-    while (k < (is_cpu ? 31u : sp->most_k) && (all >> k > target || n >> k > c->most_items || n >> k > most_by_tables(sp, k)))
+    while (k < most_k && (all >> k > target || n >> k > c->most_items || n >> k > most_by_tables(sp, k)))
         k++;
     return k;
 }
 
 /* Leaves [a, z) of one launch as aligned runs of at most 2^k.  A run that holds
  * all that is seen of its aligned block is one item, short or not. */
-static bool add_runs(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32_t launch)
+static bool add_runs(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32_t launch, uint32_t k)
 {
-    const uint64_t run = (uint64_t)1 << choose_run(sp, c, z - a, launch), *seen = c->path;
+    const uint64_t run = (uint64_t)1 << k, *seen = c->path;
     while (a < z) {
         const uint64_t block = a & ~(run - 1), block_end = block + run;
         const uint64_t end = z < block_end ? z : block_end;
@@ -95,6 +94,29 @@ static bool add_runs(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z, u
     return true;
 }
 
+static uint64_t leaves_of_launch(const rkvi_site_plan *sp, uint32_t launch, uint64_t least)
+{
+    const uint64_t listed = sp->launches[launch].n_leaves;
+    return listed > least ? listed : least;
+}
+
+static bool add_launch(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32_t launch)
+{
+    const uint64_t n = z - a, all = leaves_of_launch(sp, launch, n);
+    return add_runs(sp, c, a, z, launch, choose_run(sp, c, n, all, sp->target, sp->most_k));
+}
+
+/* Threads take items in turn: the last quarter comes in runs of a quarter of
+ * the length, so that they end alike.  That makes 7/4 of the items. */
+static bool add_cpu_launch(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32_t launch)
+{
+    const uint64_t target = rkvi_plan_cpu_items(sp->v, (uint32_t)(sp->site - sp->p->sites));
+    const uint64_t n = z - a, all = leaves_of_launch(sp, launch, n);
+    const uint32_t k = choose_run(sp, c, n * 7 / 4, all * 7 / 4, target, 31);
+    const uint64_t run = (uint64_t)1 << k, at = (z - n / 4) & ~(run - 1), middle = k > 0 && at > a ? at : z;
+    return add_runs(sp, c, a, middle, launch, k) && add_runs(sp, c, middle, z, launch, k > 2 ? k - 2 : 0);
+}
+
 static bool decode_items(rkvi_site_plan *sp, const cut *c)
 {
     const uint32_t e = rkvi_stem_at(sp, c->stem)->entry, *launch = sp->p->leaf_launch + sp->span0[e];
@@ -107,7 +129,8 @@ static bool decode_items(rkvi_site_plan *sp, const cut *c)
         if (launch[a] == RKVI_TILE_UNSEEN)
             continue;
         const uint32_t at = sp->decode_rounds ? next_round(sp, &s, launch[a], turn) : launch[a] * sp->n_rounds;
-        if (!add_runs(sp, c, a, end, at))
+        const bool is_cpu = launch[a] == sp->site->cpu_launch;
+        if (!(is_cpu ? add_cpu_launch(sp, c, a, end, at) : add_launch(sp, c, a, end, at)))
             return false;
     }
     return true;

@@ -24,6 +24,12 @@ typedef struct rkvi_stem_nodes {
     uint32_t *free;       /* [room] */
 } rkvi_stem_nodes;
 
+/* The CPU's part of a step, from site to site. */
+typedef struct rkvi_cpu_cut {
+    double part;       /* of the sites' shares: what lies beyond the free bytes; 0: no share in this step */
+    double owed_bytes; /* that sites before have left to those that follow */
+} rkvi_cpu_cut;
+
 typedef struct rkvi_plan_work {
     rkvi_share share;
     uint32_t n_masks;
@@ -42,6 +48,7 @@ typedef struct rkvi_plan_work {
     rkvi_live_node *live;        /* of all stems: a partial slot each at most */
     uint32_t *free;
     uint64_t n_merges, n_nodes;  /* written for this site */
+    rkvi_cpu_cut cpu;
 } rkvi_plan_work;
 
 /* Room in the mirror, 256-byte aligned, as an offset.  plan_tables checked the
@@ -54,11 +61,13 @@ void rkvi_plan_turns_free(rkvi_plan_turns *t);
 void rkvi_plan_turns_of(rkvi_plan *p, const rkvi_plan_view *v); /* and rounds */
 bool rkvi_plan_write_turned(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);
 
-/* plan_cpu.c: of the tail tile-layers of a site, in order of bases, the first one
- * that the CPU takes; n: none. */
-uint32_t rkvi_plan_cpu_first(const rkvi_plan_view *v, uint32_t site, const uint32_t *bases, uint32_t n);
-/* Decode items x KV heads wanted of a launch that the CPU takes. */
-uint64_t rkvi_plan_cpu_items(const rkvi_config *cfg, uint32_t site);
+/* plan_cpu.c */
+void rkvi_plan_cpu_open(const rkvi_plan_view *v, uint64_t tail_bytes, rkvi_cpu_cut *out);
+/* Of the tail tile-layers of a site, in order of bases, the first one that the CPU
+ * takes; n: none. */
+uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases, uint32_t n);
+/* Decode items wanted of a launch that the CPU takes. */
+uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint32_t site);
 
 /* plan_tree.c */
 bool rkvi_plan_write_trees(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);

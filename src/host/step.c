@@ -262,6 +262,7 @@ rkv_status rkvi_step_begin(rkv_cache *h, const rkvi_batch *batch)
     h->replayed = false;
     h->stats.steps++;
     h->stats.last_step_list_bytes = h->plan.list_bytes;
+    rkvi_step_clock_begin(h);
     h->stats.own_entries += h->plan.own_entries;
     /* Hints tell of a batch that changes: better to wait for the next one. */
     if (((!h->missed && !h->hint_differs) || repeats) && !h->expects_replay)

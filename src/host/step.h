@@ -65,8 +65,16 @@ rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t f
 rkv_status rkvi_handle_park(rkv_cache *h, uint32_t sequence);
 rkv_status rkvi_handle_fetch(rkv_cache *h, uint32_t sequence);
 rkv_status rkvi_handle_compact(rkv_cache *h, uint32_t sequence);
-/* The CPU's share from the next begin on, of a cache that was made with one. */
-void rkvi_handle_set_cpu_share(rkv_cache *h, uint32_t share);
+/* The CPU's share from the next begin on, of a cache that has threads. */
+typedef struct rkvi_cpu_wish {
+    bool is_chosen;              /* by the rates, those that are 0 measured; else: */
+    bool has_share;              /* any */
+    uint32_t share;
+    const uint32_t *site_shares; /* NULL: `share` for all */
+    uint64_t free_bytes;
+    rkvi_cpu_rates rates;
+} rkvi_cpu_wish;
+rkv_status rkvi_handle_set_cpu_share(rkv_cache *h, const rkvi_cpu_wish *wish);
 /* At most most_tiles; the KV layer has a tail. */
 rkv_status rkvi_handle_set_window(rkv_cache *h, uint32_t layer, uint64_t window_tiles);
 

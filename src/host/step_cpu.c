@@ -4,19 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTIAL_BYTES ((uint64_t)32 << 20) /* at most; a launch that wants more is left to the GPU */
-
 /* ------------------------------------------------------------- create, destroy */
-
-static uint64_t q_floats(const rkvi_config *cfg)
-{
-    uint64_t most = 0;
-    for (uint32_t s = 0; s < cfg->n_sites; s++) {
-        const uint64_t row = (uint64_t)cfg->sites[s].n_q_heads * cfg->layers[cfg->sites[s].kv_layer].geom.dk;
-        most = row > most ? row : most;
-    }
-    return most * cfg->max_rows;
-}
 
 static rkv_status alloc_books(rkv_cache *h)
 {
@@ -34,11 +22,29 @@ static rkv_status alloc_books(rkv_cache *h)
     return RKV_OK;
 }
 
+static rkv_status alloc_turns(rkv_cache *h)
+{
+    rkvi_step_cpu *c = &h->cpu;
+    const rkvi_config *cfg = &h->cfg;
+    uint32_t heads = 0;
+    if (cfg->turned_floats == 0)
+        return RKV_OK;
+    for (uint32_t i = 0; i < cfg->n_layers; i++)
+        heads = cfg->layers[i].geom.n_heads > heads ? cfg->layers[i].geom.n_heads : heads;
+    c->turns = calloc(((size_t)cfg->steps_ahead + 1) * cfg->n_sites, sizeof *c->turns);
+    c->turn_state = calloc((size_t)cfg->max_turns * heads, sizeof *c->turn_state);
+    c->turned = calloc(cfg->max_turns, cfg->turned_floats * sizeof *c->turned);
+    if (c->turns && c->turn_state && c->turned)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for the turned q of the CPU's share, %u times %llu bytes",
+                     cfg->max_turns, (unsigned long long)(cfg->turned_floats * sizeof *c->turned));
+}
+
 static rkv_status alloc_pinned(rkv_cache *h)
 {
     rkvi_step_cpu *c = &h->cpu;
     rkvi_desk *words = NULL;
-    rkv_status s = rkvi_dev(host_alloc, h->dev, q_floats(&h->cfg) * sizeof(float), (void **)&c->q);
+    rkv_status s = rkvi_dev(host_alloc, h->dev, h->cfg.cpu_q_bytes, (void **)&c->q);
     if (s == RKV_OK)
         s = rkvi_dev(host_alloc, h->dev, c->partial_bytes, (void **)&c->partials);
     if (s == RKV_OK)
@@ -65,11 +71,11 @@ rkv_status rkvi_step_cpu_init(rkv_cache *h, int32_t numa_node)
 {
     rkvi_step_cpu *c = &h->cpu;
     const rkvi_config *cfg = &h->cfg;
-    if (cfg->cpu_share == 0)
-        return RKV_OK;
     rkvi_ops_best(&c->ops, NULL);
-    c->partial_bytes = cfg->partial_bytes < PARTIAL_BYTES ? cfg->partial_bytes : PARTIAL_BYTES;
+    c->partial_bytes = cfg->cpu_partial_bytes;
     rkv_status s = alloc_books(h);
+    if (s == RKV_OK)
+        s = alloc_turns(h);
     if (s == RKV_OK)
         s = alloc_pinned(h);
     if (s == RKV_OK)
@@ -96,6 +102,9 @@ void rkvi_step_cpu_free(rkv_cache *h)
     free(c->books);
     free(c->book_plan);
     free(c->book_of);
+    free(c->turns);
+    free((void *)c->turn_state);
+    free(c->turned);
 }
 
 bool rkvi_step_cpu_can(const rkv_cache *h)
@@ -136,7 +145,7 @@ bool rkvi_step_cpu_hands(const rkv_cache *h, const rkvi_site_call *c)
     if (!h->cpu.team || c->plan->cpu_launch == RKVI_NO_LAUNCH)
         return false;
     const rkvi_plan_launch *l = launch_of(h, c);
-    return l->n_decode && l->grid_decode <= RKVI_CPU_ITEMS &&
+    return !c->plan->cpu_is_mixed && l->n_decode && l->grid_decode <= RKVI_CPU_ITEMS &&
            l->grid_decode * l->decode_rows * slot_floats(c) * sizeof(float) <= h->cpu.partial_bytes;
 }
 
@@ -169,13 +178,40 @@ static rkvi_site_call call_of(const rkv_cache *h, uint32_t site)
     return (rkvi_site_call){.site = s, .layer = &h->cfg.layers[s->kv_layer], .plan = &h->plan.sites[site]};
 }
 
+/* The job's leaves may want a turned q. */
+static void put_turn(rkv_cache *h, uint32_t site, const unsigned char *m, rkvi_cpu_job *job)
+{
+    const rkvi_site_call c = call_of(h, site);
+    const uint64_t index = (uint64_t)h->cpu.book_of[h->now - h->tables] * h->cfg.n_sites + site;
+    if (h->plan.n_turned_rows == 0 || !rkvi_site_turns(&h->cfg, site))
+        return;
+    const rkvi_rope *rope = &h->cfg.ropes[c.layer->rope];
+    h->cpu.turns[index] = (rkvi_cpu_turn){
+        .rotate = {.q = job->args.q,
+                   .rows = (const rkvi_turned_row *)(const void *)(m + h->plan.turned_off),
+                   .angles = (const float *)(const void *)(m + h->plan.turns.angles_off[c.layer->rope]),
+                   .turned = h->cpu.turned,
+                   .turned_stride = h->cfg.turned_floats,
+                   .q_heads = c.site->n_q_heads,
+                   .dk = c.layer->geom.dk,
+                   .n_pairs = rope->n,
+                   .pairing = rope->pairing},
+        .n_rows = h->plan.n_turned_rows,
+        .ticket = rkvi_step_cpu_ticket(h) + site,
+        .state = h->cpu.turn_state,
+        .rotate_fn = h->cpu.ops.fn[RKVI_OP_ROTATE],
+        .decode = job->decode};
+    job->args.turned = (const float *)(const void *)&h->cpu.turns[index];
+    job->decode = rkvi_cpu_turn_decode;
+}
+
 static void put_job(rkv_cache *h, uint32_t site, const unsigned char *m)
 {
     const rkvi_site_call c = call_of(h, site);
     const rkvi_plan_class *pc = &h->plan.classes[c.layer->leaf_class];
     const rkvi_plan_launch *l = launch_of(h, &c);
     const uint32_t q_heads = c.site->n_q_heads, dk = c.layer->geom.dk;
-    const rkvi_cpu_job job = {
+    rkvi_cpu_job job = {
         .args = {.geom = c.layer->geom,
                  .entries = (const rkvi_entry *)(const void *)(m + pc->entries_off),
                  .rows = (const rkvi_row *)(const void *)(m + h->plan.rows_off),
@@ -192,6 +228,7 @@ static void put_job(rkv_cache *h, uint32_t site, const unsigned char *m)
                  .max_rows = l->decode_rows},
         .decode = h->cpu.ops.fn[RKVI_OP_DECODE],
     };
+    put_turn(h, site, m, &job);
     rkvi_cpu_desk_put(&h->cpu.desk, rkvi_step_cpu_ticket(h) + site, &job,
                       (uint32_t)(l->n_decode * c.layer->geom.n_heads));
 }
@@ -447,10 +484,4 @@ rkv_status rkvi_step_cpu_replay(rkv_cache *h, uint32_t first_site, uint32_t end_
             count(h, site);
     }
     return s;
-}
-
-void rkvi_handle_set_cpu_share(rkv_cache *h, uint32_t share)
-{
-    h->cfg.cpu_share = h->cpu.team ? share : 0;
-    h->steady.is_valid = false;
 }

@@ -13,6 +13,7 @@
 
 #include "cpu_desk.h"
 #include "cpu_team.h"
+#include "cpu_turn.h"
 
 typedef struct rkvi_step_cpu {
     rkvi_cpu_team *team; /* NULL: no share */
@@ -28,6 +29,10 @@ typedef struct rkvi_step_cpu {
     uint64_t *book_plan; /* [book] which plan's tables it holds (steady.plan); 0: none */
     uint32_t *book_of;   /* [tables] of the step that has them */
     uint32_t spare;      /* the book that is left */
+    /* Where positions can be shifted: of the job that is out, but for turns. */
+    rkvi_cpu_turn *turns; /* [book * n_sites + site] */
+    _Atomic uint64_t *turn_state;
+    float *turned;        /* as rkv_cache's own */
     uint64_t serial;     /* of the open step */
     uint64_t awaited;    /* newest ticket whose await is enqueued */
     bool is_out;         /* a job was sent, and no await is enqueued behind it */

@@ -191,7 +191,7 @@ rkv_status rkvi_handle_make_ring(const rkv_cache *h, rkvi_ring *out)
     return s;
 }
 
-static int32_t tail_node(const rkvi_config *cfg, int32_t device_node)
+int32_t rkvi_handle_tail_node(const rkvi_config *cfg, int32_t device_node)
 {
     return cfg->numa > 0 ? cfg->numa - 1 : cfg->numa == RKV_NUMA_OFF ? -1 : device_node;
 }
@@ -215,7 +215,7 @@ static rkv_status make_arena(rkv_cache *h, int32_t device_node)
         .total_bytes = cfg->host_tail_bytes,
         .classes = n ? classes : NULL,
         .n_classes = n,
-        .numa_node = tail_node(cfg, device_node),
+        .numa_node = rkvi_handle_tail_node(cfg, device_node),
         .no_huge_pages = (cfg->flags & RKV_FLAG_NO_HUGE_PAGES) != 0,
         .progress = cfg->progress,
         .progress_user = cfg->progress_user,
@@ -251,12 +251,11 @@ static rkv_status fill_handle(rkv_cache *h)
         return s;
     /* A multiprocessor holds two blocks of the decode kernel; threads of the host even out. */
     h->target_runs = (info.is_host ? 4 : 2) * info.n_workers;
-    s = rkvi_step_cpu_init(h, tail_node(&h->cfg, info.numa_node));
-    if (s != RKV_OK)
-        return s;
     const rkvi_cache_memory memory = {.transit = h->transit_memory};
     s = rkvi_cache_init(&h->cache, &h->cfg, &memory, h->arena);
-    return s == RKV_OK ? alloc_places(h) : s;
+    if (s == RKV_OK)
+        s = alloc_places(h);
+    return s == RKV_OK ? rkvi_step_cpu_first_share(h) : s;
 }
 
 static void release(rkv_cache *h)
@@ -410,6 +409,13 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->extra_segments = c->extra_segments;
     out->cpu_threads = c->cpu_threads;
     out->cpu_share = c->cpu_share;
+    out->cpu_free_bytes = c->cpu_free_bytes;
+    out->cpu_step_ns = c->cpu_rates.step_ns;
+    out->cpu_link_bytes_per_s = c->cpu_rates.link_bytes_per_s;
+    out->cpu_beside_bytes_per_s = c->cpu_rates.beside_bytes_per_s;
+    out->cpu_bytes_per_s = c->cpu_rates.cpu_bytes_per_s;
+    out->cpu_handover_ns = c->cpu_rates.handover_ns;
+    out->cpu_is_chosen = c->cpu_is_chosen;
     out->cpu_wait_ns = c->cpu_wait_ns;
     out->host_link_bytes_per_s = c->host.link_bytes_per_s;
     out->host_copy_cost_ns = c->host.copy_cost_ns;
@@ -427,6 +433,8 @@ void rkvi_handle_site_info(const rkv_cache *h, uint32_t site, rkv_site_info *out
     out->mask = s->mask.kind;
     out->mask_width = (uint64_t)s->mask.width;
     out->gap_ns = s->gap_ns;
+    out->cpu_share = s->cpu_share;
+    out->cpu_bytes_per_s = s->cpu_bytes_per_s;
 }
 
 void rkvi_handle_layer_info(const rkv_cache *h, uint32_t layer, rkv_kv_layer_info *out)

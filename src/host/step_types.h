@@ -5,6 +5,7 @@
 #include "cache.h"
 #include "plan.h"
 #include "step.h"
+#include "step_clock.h"
 #include "step_cpu.h"
 #include "timeline.h"
 
@@ -137,6 +138,7 @@ struct rkv_cache {
     bool ring_is_past;     /* graphs have written to the ring behind its bookkeeping */
 
     rkvi_step_cpu cpu;
+    rkvi_step_clock clock;
 
     rkvi_range *ranges;    /* scratch, where the executor wants ranges */
     size_t n_ranges, ranges_room;
@@ -159,6 +161,9 @@ rkv_status rkvi_handle_make_ring(const rkv_cache *h, rkvi_ring *out);
 /* The next extent of a KV layer's pool; one whose places are all taken by the caller. */
 rkv_status rkvi_handle_add_extent(rkv_cache *h, uint32_t layer);
 void rkvi_handle_drop_extent(rkv_cache *h, uint32_t layer, uint32_t extent);
+
+/* The NUMA node that the tail is bound to, and the threads of the CPU's share; -1: none. */
+int32_t rkvi_handle_tail_node(const rkvi_config *cfg, int32_t device_node);
 
 /* ---- step_copy.c: everything that crosses a link */
 
@@ -251,7 +256,9 @@ rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c);
 
 /* ---- step_cpu.c: the CPU's share */
 
-rkv_status rkvi_step_cpu_init(rkv_cache *h, int32_t numa_node); /* nothing where there is none */
+rkv_status rkvi_step_cpu_init(rkv_cache *h, int32_t numa_node);
+/* step_cpu_share.c: when the handle is made, the share that was asked for. */
+rkv_status rkvi_step_cpu_first_share(rkv_cache *h);
 void rkvi_step_cpu_free(rkv_cache *h);
 /* The step that is planned may have one. */
 bool rkvi_step_cpu_can(const rkv_cache *h);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The rule for the CPU's share: as its formula says, and near the best of a sweep
+ * in virtual time.
+ */
+#include "cpu_model.h"
+#include "diag.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+
+#include <cmocka.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+static void ok(rkv_status s)
+{
+    if (s != RKV_OK)
+        fail_msg("%s: %s", rkvi_status_name(s), rkvi_error_text());
+}
+
+/* Within 2 % of the best of a sweep, in virtual time. */
+static void test_sweep(void **state)
+{
+    (void)state;
+    static const char *const shapes[] = {"qwen14b", "gemma-a4b"};
+    static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_Q8_0};
+    static const double links[] = {6.4e9, 25e9, 50e9};
+    static const uint64_t tails[] = {1536 * MIB, 3072 * MIB, 8192 * MIB};
+    for (uint32_t i = 0; i < 36; i++) {
+        const double link = links[i % 3];
+        const cpu_model_machine m = {.type = types[i / 3 % 2],
+                                     .rates = {.link_bytes_per_s = (uint64_t)link,
+                                               .beside_bytes_per_s = (uint64_t)(link > 45e9 ? 44e9 : link),
+                                               .cpu_bytes_per_s = i / 3 % 2 ? 40000000000u : 52000000000u,
+                                               .handover_ns = 50000}};
+        const uint64_t tail = tails[i / 6 % 3];
+        cliff_shape shape;
+        rkvi_config cfg;
+        assert_true(cliff_shape_named(shapes[i / 18], &shape));
+        ok(cpu_model_config(&shape, &m, tail, &cfg));
+        assert_true(cfg.cpu_is_chosen);
+        const double chosen = cpu_model_step_s(&cfg, tail);
+        double best = INFINITY;
+        for (uint32_t x = 0; x < RKVI_CPU_PARTS; x++) {
+            rkvi_config_cpu_set(&cfg, x, NULL, 0);
+            best = fmin(best, cpu_model_step_s(&cfg, tail));
+        }
+        if (chosen > 1.02 * best)
+            fail_msg("%s, link %.1f GB/s, %.1f GiB: %.3f ms, the best is %.3f", shape.name, link * 1e-9,
+                     (double)tail / (double)(1024 * MIB), chosen * 1e3, best * 1e3);
+        rkvi_config_free(&cfg);
+    }
+}
+
+/* L - x L = B (C + n h) + B' x L / R */
+static void test_formula(void **state)
+{
+    (void)state;
+    const cpu_model_machine m = {.type = RKV_TYPE_F16,
+                                 .rates = {.link_bytes_per_s = 48000000000u, .beside_bytes_per_s = 40000000000u,
+                                           .cpu_bytes_per_s = 40000000000u, .handover_ns = 1000000}};
+    cliff_shape shape;
+    rkvi_config cfg;
+    assert_true(cliff_shape_named("gemma-a4b", &shape));
+    ok(cpu_model_config(&shape, &m, 4096 * MIB, &cfg));
+    assert_int_equal(cfg.cpu_share, 32);
+    assert_int_equal(cfg.cpu_free_bytes, (uint64_t)(48e9 * (14e-3 + 5 * 1e-3)) / MIB * MIB);
+    for (uint32_t i = 0; i < cfg.n_sites; i++)
+        assert_int_equal(cfg.sites[i].cpu_share, i % 6 == 5 ? 32 : 0);
+    assert_int_equal(cfg.cpu_least_bytes, 4 * MIB);
+    rkvi_config_free(&cfg);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sweep), cmocka_unit_test(test_formula)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
