@@ -278,9 +278,9 @@ typedef struct rkv_cache_params {
                                           * pinned; others have no share (stats tell cpu_bytes).  Results then
                                           * depend on the share, by rounding.  Not with RKV_FLAG_GRAPHS yet.
                                           * 0: none */
-    uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail; 0: chosen at creation from
-                                          * step_ns, link_bytes_per_s and cpu_bytes_per_s for a full cache, which may
-                                          * be none */
+    uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail, at most 15; 0: chosen from
+                                          * step_ns, link_bytes_per_s and cpu_bytes_per_s at creation, for a full
+                                          * cache; that may be none */
     uint64_t cpu_bytes_per_s;            /* hint: K and V that these threads get through, beside the link */
 } rkv_cache_params;
 #define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}

@@ -461,6 +461,7 @@ static bool share_items(rkvi_plan *p, const rkvi_config *cfg, uint32_t site)
         a->items_off = b->items_off;
         a->merges_off = b->merges_off;
         a->nodes_off = b->nodes_off;
+        a->cpu_is_mixed = b->cpu_is_mixed;
         return true;
     }
     return false;

@@ -154,6 +154,7 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
         }
         if (!ok)
             return too_small(&sp);
+        sp.site->cpu_is_mixed = sp.site->cpu_launch != RKVI_NO_LAUNCH;
     }
     /* Give back what the merges and nodes did not need. */
     const uint64_t nodes_off = rkvi_align_up(sp.site->merges_off + w->n_merges * sizeof(rkvi_merge_item), 256);

@@ -200,7 +200,8 @@ rkv_status rkvi_step_cpu_begin(rkv_cache *h, const rkvi_site_call *c)
         return RKV_OK;
     rkvi_cpu_job *j = &h->cpu.jobs[(size_t)(h->now - h->tables) * h->cfg.n_sites + c->a->site];
     fill_job(h, c, j);
-    if (j->n_items == 0 || j->n_items * j->args.max_rows * slot_floats(c) * sizeof(float) > h->cpu.partial_bytes)
+    if (c->plan->cpu_is_mixed || j->n_items == 0 ||
+        j->n_items * j->args.max_rows * slot_floats(c) * sizeof(float) > h->cpu.partial_bytes)
         /* its launch reads the tail where it lies */
         return rkvi_timeline_wait(&h->out, c->plan->cpu_out_mark, c->stream, &h->compute_seen.out);
     rkv_status s = carry_q(h, c);
