@@ -69,7 +69,7 @@ typedef struct rkvi_plan_site {
     uint32_t list0, n_list;       /* in the ring's list */
     uint32_t cpu_launch;          /* that reads the tail where it lies (plan_cpu.c); RKVI_NO_LAUNCH */
     uint64_t n_cpu, cpu_out_mark; /* its tile-layers, and the newest copy-out of them */
-    bool cpu_is_mixed;            /* it has leaves on the device too: not for the CPU */
+    bool cpu_is_mixed;            /* its launch has leaves on the device too: not for the CPU */
     uint64_t merge0, n_merge;     /* the last merge, to the output */
     /* device tables, offsets into the mirror */
     uint64_t bases_off, items_off, merges_off, nodes_off;
