@@ -7,6 +7,7 @@
 
 #include "step_types.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -39,6 +40,8 @@ typedef struct world {
     uint32_t n_parts;
     uint32_t eager_part;          /* this one is never captured; PARTS_MAX: none */
     uint64_t tag;
+    bool has_share;               /* the CPU's, with other bits than the device's */
+    uint32_t n_same;              /* steps of the same bits */
 } world;
 
 static fx_model model(fx_executor executor, uint64_t resident_cells, uint64_t capacity)
@@ -143,6 +146,25 @@ static void replay_part(world *x, const graph *g, uint32_t part)
     fx_ok(rkvi_dev(graph_launch, x->w.dev, g->execs[part], x->w.stream), "launch");
 }
 
+static bool are_near(const fx *a, const fx *b)
+{
+    for (uint32_t site = 0; site < a->model.n_sites; site++)
+        for (uint32_t row = 0; row < a->n_rows; row++)
+            for (uint32_t head = 0; head < a->out[site].heads; head++)
+                for (uint32_t i = 0; i < a->out[site].dim; i++) {
+                    const float x = fx_out(a, site, row, head, i), y = fx_out(b, site, row, head, i);
+                    if (!(fabsf(x - y) <= 2e-3f * (1.0f + fabsf(y))))
+                        return false;
+                }
+    return true;
+}
+
+/* With graphs tiles enter the tail by batches, so for some steps the CPU has other ones. */
+static bool have_same_tail(const world *x)
+{
+    return fx_stats(&x->w).last_step_list_bytes == fx_stats(&x->eager).last_step_list_bytes;
+}
+
 /* One step of both worlds; their outputs have the same bits. */
 static void step(world *x, const fx_entry *entries, uint32_t n, bool is_eager)
 {
@@ -161,7 +183,9 @@ static void step(world *x, const fx_entry *entries, uint32_t n, bool is_eager)
     fx_ok(fx_end(&x->eager, NULL, 0), "end");
     fx_ok(fx_sync(&x->w), "sync");
     fx_ok(fx_sync(&x->eager), "sync");
-    assert_true(fx_same(&x->w, &x->eager));
+    const bool same = fx_same(&x->w, &x->eager);
+    assert_true(same || (x->has_share && !have_same_tail(x) && are_near(&x->w, &x->eager)));
+    x->n_same += same;
 }
 
 static fx_entry entry_of(world *x, uint32_t seq, uint32_t rows)
@@ -372,6 +396,7 @@ static void run_cpu(fx_executor executor, uint32_t n_steps, uint32_t n_parts, bo
     open_worlds(&x, &m, is_gone ? &eager : &m);
     if (is_gone)
         atomic_store(&x.w.cache->cpu.desk.hook, never_looks);
+    x.has_share = fx_gpu && !is_gone;
     prefill(&x, 0, 230);
     prefill(&x, 1, 65);
     if (n_parts == 2) {
@@ -388,6 +413,7 @@ static void run_cpu(fx_executor executor, uint32_t n_steps, uint32_t n_parts, bo
     }
     const rkv_cache_stats s = fx_stats(&x.w);
     assert_true(s.cpu_bytes > 0);
+    assert_true(x.n_same > n_steps / 8);
     assert_int_equal(s.cpu_late_bytes, is_gone ? s.cpu_bytes : 0);
     assert_true(x.n_graphs <= 2 + n_steps / (T / 2));
     close_world(&x);
