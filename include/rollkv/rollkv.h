@@ -281,7 +281,7 @@ typedef struct rkv_cache_params {
                                           * How the share is chosen: rkv_cache_set_cpu_share */
     uint32_t cpu_share;                  /* that part, in 64ths of each site's tail, at most 63; 0: chosen at
                                           * creation by the numbers below and step_ns (or the sites' gap_ns),
-                                          * those that are 0 measured: less than 0.2 s.  Without a step_ns there is
+                                          * those that are 0 measured: about 0.1 s.  Without a step_ns there is
                                           * no share until rkv_cache_set_cpu_share */
     uint64_t cpu_bytes_per_s;            /* hint: K and V that these threads get through, beside the link */
     uint64_t cpu_beside_bytes_per_s;     /* hint: what the link brings meanwhile (link_bytes_per_s: without them) */
@@ -398,7 +398,7 @@ typedef struct rkv_cpu_share_params {
 /* Chooses the share anew, or takes it, from the next step on.  params NULL: all
  * measured.  Legal between steps; what is given is taken at once.  Measuring
  * waits until nothing is in flight, then computes on the cache's threads over
- * its tail memory beside copies into the ring: less than 0.2 s, in which no
+ * its tail memory (1 GiB of it) beside copies into the ring: about 0.1 s a geometry, in which no
  * other work should run on device or CPU.
  * Errors: RKV_E_ARGUMENT (a share above 63; share and site_shares, or either
  * and a rate, together), RKV_E_OVERFLOW, RKV_E_STATE (a step is open; no step_ns is

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #define MIB ((uint64_t)1 << 20)
-#define SCRATCH_BYTES (256 * MIB) /* of the tail's memory: beyond what CPUs keep of it */
+#define SCRATCH_BYTES (1024 * MIB) /* of the tail's memory: far beyond what CPUs keep of it */
 #define COPIED_BYTES (64 * MIB)   /* at least, */
 #define COPIED_NS 25000000u       /* and so long, */
 #define MOST_NS 60000000u         /* at most */
@@ -23,8 +23,8 @@
 #define COPY_NS 5000000u /* a copy on a slow link */
 #define GEOMETRIES 3u             /* measured; further ones have the first one's rate */
 
-/* Places of a KV layer's tail, and the attention over them: a unit is a KV head
- * of a place. */
+/* Places of the tails of all KV layers alike, as a step reads them, and the attention
+ * over them: a unit is a KV head of a place. */
 typedef struct load {
     rkvi_attend_args args;
     rkvi_op_fn decode;
@@ -35,7 +35,8 @@ typedef struct load {
     rkvi_item *items;
     float *partials, *q;
     _Atomic bool *taken; /* [n_slots] rooms for partials */
-    uint64_t n_places, n_slots;
+    bool *is_free;       /* [n_places] */
+    uint64_t n_places, n_slots, most_places;
     uint64_t copy_bytes; /* adjacent places, from bases[0] on */
 } load;
 
@@ -53,41 +54,84 @@ static uint64_t rate(uint64_t bytes, uint64_t ns)
 
 /* ----------------------------------------------------------------- tail memory */
 
-/* Extents that the tail comes to need anyway. */
-static rkv_status need_places(rkv_cache *h, uint32_t layer)
+static bool are_alike(const rkvi_geom *x, const rkvi_geom *y)
+{
+    return x->n_heads == y->n_heads && x->dk == y->dk && x->dv == y->dv && x->type_k == y->type_k &&
+           x->type_v == y->type_v;
+}
+
+/* The tail of a KV layer like this one; NULL: it is none, or has no tail. */
+static rkvi_pool *pool_like(rkv_cache *h, uint32_t layer, uint32_t like)
 {
     rkvi_pool *p = &h->cache.layers[layer].host;
+    if (!are_alike(&h->cfg.layers[layer].geom, &h->cfg.layers[like].geom))
+        return NULL;
+    return p->n_places || rkvi_pool_next_extent_bytes(p) ? p : NULL;
+}
+
+static uint64_t n_pools_like(rkv_cache *h, uint32_t like)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < h->cfg.n_layers; i++)
+        n += pool_like(h, i, like) != NULL;
+    return n;
+}
+
+/* Extents that the tail comes to need anyway. */
+static rkv_status need_places(rkv_cache *h, uint32_t like)
+{
+    const uint64_t n = n_pools_like(h, like);
     rkv_status s = RKV_OK;
-    while (s == RKV_OK && p->n_places * p->place_bytes < SCRATCH_BYTES && rkvi_pool_next_extent_bytes(p)) {
-        void *extent;
-        bool waited = false;
-        s = rkvi_arena_take(h->arena, rkvi_pool_next_extent_bytes(p), &extent, &waited);
-        if (s == RKV_OK)
-            rkvi_pool_add(p, extent);
+    for (uint32_t i = 0; i < h->cfg.n_layers; i++) {
+        rkvi_pool *p = pool_like(h, i, like);
+        while (s == RKV_OK && p && p->n_places * p->place_bytes < SCRATCH_BYTES / n && rkvi_pool_next_extent_bytes(p)) {
+            void *extent;
+            bool waited = false;
+            s = rkvi_arena_take(h->arena, rkvi_pool_next_extent_bytes(p), &extent, &waited);
+            if (s == RKV_OK)
+                rkvi_pool_add(p, extent);
+        }
     }
     return s;
 }
 
-/* Free places, which may never have been written, become zeros; others are
+/* Free places, which may never have been written, are to become zeros; others are
  * tile-layers of the tail, and read. */
-static void list_places(rkv_cache *h, uint32_t layer, load *l)
+static void list_pool(rkv_cache *h, const rkvi_pool *p, uint64_t end, load *l)
 {
-    const rkvi_pool *p = &h->cache.layers[layer].host;
-    const uint64_t most = SCRATCH_BYTES / p->place_bytes + 1;
     for (uint32_t e = 0; e < p->n_extents; e++)
-        for (uint32_t i = 0; i < p->counts[e] && l->n_places < most; i++) {
+        for (uint32_t i = 0; i < p->counts[e] && l->n_places < end; i++) {
             const uint64_t place = e * p->extent_places + i;
             unsigned char *at = p->extents[e] + i * p->place_bytes;
             const bool is_free = p->free_bits[place / 64] >> place % 64 & 1;
             const rkvi_range access = {.ptr = at, .bytes = p->place_bytes, .rows = 1,
                                        .access = is_free ? RKVI_WRITE : RKVI_READ};
             h->dev->vt->host_access(h->dev, &access, 1);
-            if (is_free)
-                memset(at, 0, p->place_bytes);
+            l->is_free[l->n_places] = is_free;
             l->bases[l->n_places++] = (uint64_t)(uintptr_t)at;
         }
-    const uint64_t ring = h->cfg.ring_bytes / p->place_bytes, first = p->counts[0];
-    l->copy_bytes = (ring < first ? ring : first) * p->place_bytes;
+}
+
+static void zero_place(const void *arg, uint64_t index)
+{
+    const load *l = arg;
+    if (l->is_free[index])
+        memset((void *)(uintptr_t)l->bases[index], 0, l->args.geom.bytes);
+}
+
+/* From `like` on, whose first extent is copied from. */
+static void list_places(rkv_cache *h, uint32_t like, load *l)
+{
+    const rkvi_pool *first = &h->cache.layers[like].host;
+    const uint64_t n_layers = h->cfg.n_layers, each = l->most_places / n_pools_like(h, like);
+    for (uint64_t i = 0; i < n_layers; i++) {
+        const rkvi_pool *p = pool_like(h, (uint32_t)((like + i) % n_layers), like);
+        if (p)
+            list_pool(h, p, l->n_places + each, l);
+    }
+    rkvi_cpu_team_run(h->cpu.team, zero_place, l, l->n_places);
+    const uint64_t ring = h->cfg.ring_bytes / first->place_bytes, adjacent = first->counts[0];
+    l->copy_bytes = (ring < adjacent ? ring : adjacent) * first->place_bytes;
 }
 
 static void free_load(load *l)
@@ -98,13 +142,17 @@ static void free_load(load *l)
     free(l->partials);
     free(l->q);
     free((void *)l->taken);
+    free(l->is_free);
 }
 
-static rkv_status alloc_load(const rkv_cache *h, uint32_t site, load *l)
+static rkv_status alloc_load(rkv_cache *h, uint32_t site, load *l)
 {
     const rkvi_site_config *s = &h->cfg.sites[site];
     const rkvi_geom *g = &h->cfg.layers[s->kv_layer].geom;
-    const uint64_t leaves = g->tile_cells / g->leaf_cells, most = SCRATCH_BYTES / g->bytes + 1;
+    const uint64_t leaves = g->tile_cells / g->leaf_cells;
+    const uint64_t most = SCRATCH_BYTES / g->bytes + n_pools_like(h, s->kv_layer); /* of each a place, at least */
+    l->most_places = most;
+    l->is_free = calloc(most, sizeof *l->is_free);
     l->spans = calloc(most * leaves, sizeof *l->spans);
     l->bases = calloc(most, sizeof *l->bases);
     l->items = calloc(most, sizeof *l->items);
@@ -112,7 +160,7 @@ static rkv_status alloc_load(const rkv_cache *h, uint32_t site, load *l)
     l->taken = calloc(l->n_slots, sizeof *l->taken);
     l->partials = calloc(l->n_slots * s->n_q_heads, (g->dv + 2) * sizeof(float));
     l->q = calloc((uint64_t)s->n_q_heads * g->dk, sizeof(float));
-    if (l->spans && l->bases && l->items && l->partials && l->q && l->taken)
+    if (l->spans && l->bases && l->items && l->partials && l->q && l->taken && l->is_free)
         return RKV_OK;
     return rkvi_fail(RKV_E_HOST_MEMORY, "no memory to measure the CPU's rate over %llu tile-layers",
                      (unsigned long long)most);
@@ -126,6 +174,7 @@ static void fill_load(rkv_cache *h, uint32_t site, load *l)
     const uint64_t leaves = g->tile_cells / g->leaf_cells;
     rkvi_ops ops;
     rkvi_ops_best(&ops, NULL);
+    l->args.geom = *g;
     list_places(h, s->kv_layer, l);
     for (uint64_t i = 0; i < l->n_places * leaves; i++)
         l->spans[i] = (rkvi_span){.pos = (int64_t)(i * g->leaf_cells), .tile = (uint32_t)(i / leaves),
@@ -272,9 +321,8 @@ static rkv_status measure_both(rkv_cache *h, const load *l, uint64_t link_bytes_
 
 static bool is_alike(const rkvi_config *cfg, uint32_t a, uint32_t b)
 {
-    const rkvi_geom *x = &cfg->layers[cfg->sites[a].kv_layer].geom, *y = &cfg->layers[cfg->sites[b].kv_layer].geom;
-    return x->n_heads == y->n_heads && x->dk == y->dk && x->dv == y->dv && x->type_k == y->type_k &&
-           x->type_v == y->type_v && cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
+    return are_alike(&cfg->layers[cfg->sites[a].kv_layer].geom, &cfg->layers[cfg->sites[b].kv_layer].geom) &&
+           cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
 }
 
 static rkv_status measure_site(rkv_cache *h, uint32_t site, rkvi_cpu_rates *rates, uint64_t *out_cpu,
