@@ -16,8 +16,8 @@
  * F is what the link brings while the CPU has nothing to do: of a tail below it
  * the CPU takes nothing.  What lies beyond is shared by R / (R + B'), whatever
  * its length, so these two are what is frozen: F in whole MiB, and each site's
- * share in 64ths, which costs at most a 64th of the step.  (Sixteenths cost up to
- * a sixteenth: on a slow link little stays with it, and is a sixteenth off.)
+ * share in sixteenths.  What a site has too little or too much by them is owed to
+ * the next one alike, so that of n of them the mean is within a 16 n-th.
  */
 #include "config_layers.h"
 
@@ -73,14 +73,29 @@ void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *share
     set_free(cfg, free_bytes);
 }
 
-/* Parts too few cost the link's time for them, too many the CPU's. */
-static uint32_t parts_of(double cpu_bytes_per_s, double beside_bytes_per_s)
+bool rkvi_sites_alike(const rkvi_config *cfg, uint32_t a, uint32_t b)
 {
-    const double parts = cpu_bytes_per_s / (cpu_bytes_per_s + beside_bytes_per_s) * RKVI_CPU_PARTS;
-    const uint32_t n = (uint32_t)parts;
-    const double lacking = parts - n;
-    const bool up = lacking / beside_bytes_per_s > (1 - lacking) / cpu_bytes_per_s;
-    return n + up < RKVI_CPU_PARTS ? n + up : RKVI_CPU_PARTS - 1;
+    const rkvi_geom *x = &cfg->layers[cfg->sites[a].kv_layer].geom, *y = &cfg->layers[cfg->sites[b].kv_layer].geom;
+    return rkvi_site_streams(cfg, a) && rkvi_site_streams(cfg, b) && x->n_heads == y->n_heads && x->dk == y->dk &&
+           x->dv == y->dv && x->type_k == y->type_k && x->type_v == y->type_v &&
+           cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
+}
+
+/* A sixteenth too few costs the link's time for it, one too many the CPU's: as
+ * 1 / (1 - share) to 1 / share, where both end alike.  So each is rounded not to
+ * the nearest, but to the side that costs less: down from below 1 - share. */
+uint32_t rkvi_config_cpu_parts(const rkvi_config *cfg, uint32_t site, double share)
+{
+    const double most = RKVI_CPU_PARTS - 1, wanted = share < most / RKVI_CPU_PARTS ? share * RKVI_CPU_PARTS : most;
+    double owed = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i <= site; i++)
+        if (rkvi_sites_alike(cfg, i, site)) {
+            owed += wanted;
+            n = owed + share < most + 1 ? (uint32_t)(owed + share) : RKVI_CPU_PARTS - 1;
+            owed -= n;
+        }
+    return n;
 }
 
 void rkvi_config_cpu_choose(rkvi_config *cfg)
@@ -92,8 +107,8 @@ void rkvi_config_cpu_choose(rkvi_config *cfg)
     const double idle_s = 1e-9 * ((double)r->step_ns + n_streaming(cfg) * handover_ns);
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         rkvi_site_config *site = &cfg->sites[i];
-        const uint64_t rate = site->cpu_bytes_per_s ? site->cpu_bytes_per_s : r->cpu_bytes_per_s;
-        site->cpu_share = rkvi_site_streams(cfg, i) ? parts_of((double)rate, beside) : 0;
+        const double rate = (double)(site->cpu_bytes_per_s ? site->cpu_bytes_per_s : r->cpu_bytes_per_s);
+        site->cpu_share = rkvi_config_cpu_parts(cfg, i, rate / (rate + beside));
     }
     cfg->cpu_is_chosen = true;
     set_free(cfg, (uint64_t)(link * idle_s) / MIB * MIB);
@@ -125,7 +140,7 @@ rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p)
         return rkvi_fail(RKV_E_ARGUMENT, "cpu_threads is %u; it must be from 0 (no share for the CPU) to %u",
                          p->cpu_threads, CPU_THREADS_MAX);
     if (p->cpu_share >= RKVI_CPU_PARTS)
-        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts 64ths of the tail, from 0 to %u", p->cpu_share,
+        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts sixteenths of the tail, from 0 to %u", p->cpu_share,
                          RKVI_CPU_PARTS - 1);
     if (p->cpu_threads == 0 && (p->cpu_share || p->cpu_free_bytes || p->cpu_wait_ns || rates))
         return rkvi_fail(RKV_E_ARGUMENT,

@@ -270,13 +270,6 @@ static rkv_status measure_both(rkv_cache *h, const load *l, uint64_t link_bytes_
 
 /* ------------------------------------------------------------------------- all */
 
-static bool is_alike(const rkvi_config *cfg, uint32_t a, uint32_t b)
-{
-    const rkvi_geom *x = &cfg->layers[cfg->sites[a].kv_layer].geom, *y = &cfg->layers[cfg->sites[b].kv_layer].geom;
-    return x->n_heads == y->n_heads && x->dk == y->dk && x->dv == y->dv && x->type_k == y->type_k &&
-           x->type_v == y->type_v && cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
-}
-
 static rkv_status measure_site(rkv_cache *h, uint32_t site, rkvi_cpu_rates *rates, uint64_t *out_cpu,
                                uint64_t *out_beside)
 {
@@ -319,7 +312,7 @@ rkv_status rkvi_step_cpu_measure(rkv_cache *h, rkvi_cpu_rates *rates, uint64_t *
         uint32_t like = 0;
         if (!rkvi_site_streams(cfg, i))
             continue;
-        while (like < i && !(site_bytes_per_s[like] && is_alike(cfg, like, i)))
+        while (like < i && !(site_bytes_per_s[like] && rkvi_sites_alike(cfg, like, i)))
             like++;
         first = first < i ? first : i;
         like = like == i && n_measured == GEOMETRIES ? first : like;
