@@ -376,7 +376,9 @@ RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, 
  *   free_bytes = B x (C + h x sites with a tail),  share / 16 = R / (R + B').
  *
  * Shares that are chosen differ by one from site to site, so that the mean over n
- * sites alike (geometry, types, query heads) is within 1 / 16 n of that.
+ * sites alike (geometry, types, query heads) is within 1 / 16 n of that.  Sites alike
+ * whose shares, chosen or given, are at most one apart (0 aside) are evened out: of
+ * each one's tail the CPU has their mean.
  *
  * docs/cpu-share.md has the rule and figures.  What is chosen stays as it is,
  * whatever steps take, until the next such call: a run with the same shares,

@@ -58,6 +58,7 @@ typedef struct rkvi_site_config {
     bool stores; /* the first site of its KV layer */
     uint64_t gap_ns;
     uint32_t cpu_share;       /* sixteenths of its tail, beyond what is hidden; changes with set_cpu_share */
+    double cpu_part;          /* what a step has of it: the same, evened out between sites alike */
     uint64_t cpu_bytes_per_s; /* of the threads, in its geometry; 0: the cache's */
 } rkvi_site_config;
 

@@ -17,7 +17,8 @@
  * the CPU takes nothing.  What lies beyond is shared by R / (R + B'), whatever
  * its length, so these two are what is frozen: F in whole MiB, and each site's
  * share in sixteenths.  What a site has too little or too much by them is owed to
- * the next one alike, so that of n of them the mean is within a 16 n-th.
+ * the next one alike, so that of n of them the mean is within a 16 n-th; and steps
+ * have that mean at each of them.
  */
 #include "config_layers.h"
 
@@ -55,6 +56,32 @@ static void set_mean(rkvi_config *cfg)
         cfg->cpu_share = 1;
 }
 
+bool rkvi_sites_alike(const rkvi_config *cfg, uint32_t a, uint32_t b)
+{
+    const rkvi_geom *x = &cfg->layers[cfg->sites[a].kv_layer].geom, *y = &cfg->layers[cfg->sites[b].kv_layer].geom;
+    return rkvi_site_streams(cfg, a) && rkvi_site_streams(cfg, b) && x->n_heads == y->n_heads && x->dk == y->dk &&
+           x->dv == y->dv && x->type_k == y->type_k && x->type_v == y->type_v &&
+           cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
+}
+
+/* Sites alike whose shares are a sixteenth apart have their mean: the ring seldom has
+ * the room in which the one could wait for the other.  A site with none has none. */
+static double part_of(const rkvi_config *cfg, uint32_t site)
+{
+    const uint32_t own = cfg->sites[site].cpu_share;
+    uint32_t sum = 0, n = 0, least = own, most = own;
+    for (uint32_t i = 0; i < cfg->n_sites; i++) {
+        const uint32_t share = cfg->sites[i].cpu_share;
+        if (share == 0 || !rkvi_sites_alike(cfg, i, site))
+            continue;
+        least = share < least ? share : least;
+        most = share > most ? share : most;
+        sum += share;
+        n++;
+    }
+    return (own && most - least <= 1 ? (double)sum / n : own) / RKVI_CPU_PARTS;
+}
+
 /* Where a site's part would be small, sites take turns: it must be worth the
  * hand-over. */
 static void set_free(rkvi_config *cfg, uint64_t free_bytes)
@@ -63,6 +90,8 @@ static void set_free(rkvi_config *cfg, uint64_t free_bytes)
     cfg->cpu_free_bytes = free_bytes;
     cfg->cpu_least_bytes = least < LEAST_BYTES ? least : LEAST_BYTES;
     set_mean(cfg);
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        cfg->sites[i].cpu_part = part_of(cfg, i);
 }
 
 void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *shares, uint64_t free_bytes)
@@ -71,14 +100,6 @@ void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *share
         cfg->sites[i].cpu_share = !rkvi_site_streams(cfg, i) ? 0 : shares ? shares[i] : share;
     cfg->cpu_is_chosen = false;
     set_free(cfg, free_bytes);
-}
-
-bool rkvi_sites_alike(const rkvi_config *cfg, uint32_t a, uint32_t b)
-{
-    const rkvi_geom *x = &cfg->layers[cfg->sites[a].kv_layer].geom, *y = &cfg->layers[cfg->sites[b].kv_layer].geom;
-    return rkvi_site_streams(cfg, a) && rkvi_site_streams(cfg, b) && x->n_heads == y->n_heads && x->dk == y->dk &&
-           x->dv == y->dv && x->type_k == y->type_k && x->type_v == y->type_v &&
-           cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
 }
 
 /* A sixteenth too few costs the link's time for it, one too many the CPU's: as
