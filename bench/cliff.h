@@ -51,7 +51,7 @@ typedef struct cliff_row {
     cliff_result graphs[CLIFF_GRAPHS]; /* cuda, where asked for; [CLIFF_EAGER]: with RKV_FLAG_GRAPHS alone */
     cliff_result cpu; /* cuda, where asked for: with the CPU's share */
     rkvi_cpu_rates cpu_rates; /* by which the share was chosen */
-    uint32_t cpu_share;       /* 64ths of the tail beyond */
+    uint32_t cpu_share;       /* sixteenths of the tail beyond */
     uint64_t cpu_free_bytes;
     double tail_ns; /* tail bytes / link */
     double bound_ns, bound_launches_ns; /* cuda: the second is the bound beside copies */

@@ -260,7 +260,7 @@ static void json_cpu(json *j, const cliff_row *r)
 {
     json_mode(j, "ring_with_cpu_share", &r->cpu);
     json_open(j, "cpu_share", '{');
-    json_count(j, "share_64ths", r->cpu_share);
+    json_count(j, "share_16ths", r->cpu_share);
     json_count(j, "free_bytes", r->cpu_free_bytes);
     json_number(j, "cpu_bytes", r->cpu.cpu_bytes);
     json_number(j, "cpu_ns", r->cpu.cpu_ns);

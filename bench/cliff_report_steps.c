@@ -117,7 +117,7 @@ static void print_cpu(const cliff_curve *c, FILE *f)
                "the threads' rate while they work; the model's T with C, B and R of this run\n",
             c->options.cpu_threads);
     fprintf(f, "%9s %9s %9s %7s %7s %8s %6s %7s %7s %9s %9s %9s %9s\n", "tail MB", "ring ms", "share ms", "R", "link", "free MB",
-            "64ths", "x", "working", "T ms", "/T", "/link", "/ring");
+            "16ths", "x", "working", "T ms", "/T", "/link", "/ring");
     for (uint32_t i = 0; i < c->n_rows; i++) {
         const cliff_row *r = &c->rows[i];
         double bytes, x;

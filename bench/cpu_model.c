@@ -7,6 +7,7 @@
 #include "diag.h"
 #include "plan_work.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #define TILE_CELLS 256u
 #define WINDOW_CELLS (16u * TILE_CELLS)
 #define STEPS 4u /* the last one is measured */
+#define SWEEP 256u
 #define MS 1e3
 #define GIB ((double)((uint64_t)1 << 30))
 
@@ -137,6 +139,16 @@ static void list(world *w, uint64_t tail_bytes)
     free(bases);
 }
 
+static double share_of(const rkvi_config *cfg, uint64_t tail_bytes)
+{
+    world w = {.cfg = cfg};
+    double by_cpu = 0;
+    list(&w, tail_bytes);
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        by_cpu += w.by_cpu[i];
+    return by_cpu > 0 ? by_cpu / (by_cpu + w.a_step) : 0;
+}
+
 double cpu_model_step_s(const rkvi_config *cfg, uint64_t tail_bytes)
 {
     world w = {.cfg = cfg};
@@ -150,6 +162,21 @@ double cpu_model_step_s(const rkvi_config *cfg, uint64_t tail_bytes)
 }
 
 /* ---------------------------------------------------------------------------- sweep */
+
+double cpu_model_best_s(rkvi_config *cfg, uint64_t tail_bytes, double *out_share)
+{
+    uint32_t shares[CLIFF_SITES_MAX];
+    double best = INFINITY;
+    for (uint32_t x = 0; x < SWEEP; x++) {
+        for (uint32_t i = 0; i < cfg->n_sites; i++)
+            shares[i] = rkvi_config_cpu_parts(cfg, i, (double)x / SWEEP);
+        rkvi_config_cpu_set(cfg, 0, shares, 0);
+        const double s = cpu_model_step_s(cfg, tail_bytes);
+        *out_share = s < best ? (double)x / SWEEP : *out_share;
+        best = s < best ? s : best;
+    }
+    return best;
+}
 
 static const double links_gbs[] = {6.4, 25, 50};
 static const double tails_gib[] = {1.5, 3, 8};
@@ -175,19 +202,13 @@ static void line(const cliff_shape *shape, const cpu_model_machine *m, double ta
     }
     const double chosen = cpu_model_step_s(&cfg, bytes), link = (double)bytes / (double)m->rates.link_bytes_per_s;
     const uint32_t share = cfg.cpu_share;
-    const double part = 1 - (double)cfg.cpu_free_bytes / (double)bytes;
+    const double x = share_of(&cfg, bytes);
     const uint64_t free_bytes = cfg.cpu_free_bytes;
-    double best = 1e9;
-    uint32_t best_share = 0;
-    for (uint32_t x = 0; x < RKVI_CPU_PARTS; x++) {
-        rkvi_config_cpu_set(&cfg, x, NULL, 0);
-        const double s = cpu_model_step_s(&cfg, bytes);
-        best_share = s < best ? x : best_share;
-        best = s < best ? s : best;
-    }
-    printf("%-10s %-5s %6.1f %6.2f %9.0f %6u %7.3f %9.3f %9.3f %6u %7.3f %7.3f\n", shape->name, rkvi_type_name(m->type),
-           (double)m->rates.link_bytes_per_s * 1e-9, tail_gib, (double)free_bytes * 1e-6, share,
-           part > 0 ? share * part / RKVI_CPU_PARTS : 0, chosen * MS, best * MS, best_share, chosen / best, chosen / link);
+    double best_share = 0;
+    const double best = cpu_model_best_s(&cfg, bytes, &best_share);
+    printf("%-10s %-5s %6.1f %6.2f %9.0f %6u %7.3f %9.3f %9.3f %7.3f %7.3f %7.3f\n", shape->name, rkvi_type_name(m->type),
+           (double)m->rates.link_bytes_per_s * 1e-9, tail_gib, (double)free_bytes * 1e-6, share, x, chosen * MS, best * MS,
+           best_share, chosen / best, chosen / link);
     rkvi_config_free(&cfg);
 }
 
@@ -199,9 +220,10 @@ int cpu_model_main(int argc, char **argv)
         fprintf(stderr, "rollkv-bench cpu-model takes no options, not '%s'\n", argv[1]);
         return 2;
     }
-    printf("rollkv-bench cpu-model: simulated; the CPU's share by the rule, and the best of a sweep over all 64ths\n\n"
-           "%-10s %-5s %6s %6s %9s %6s %7s %9s %9s %6s %7s %7s\n", "shape", "type", "link", "tail", "free MB", "64ths", "x",
-           "step ms", "best ms", "64ths", "/best", "/link");
+    printf("rollkv-bench cpu-model: simulated; the CPU's share by the rule, and the best of a sweep over %u shares "
+           "of the whole tail\n\n"
+           "%-10s %-5s %6s %6s %9s %6s %7s %9s %9s %7s %7s %7s\n",
+           SWEEP, "shape", "type", "link", "tail", "free MB", "16ths", "x", "step ms", "best ms", "x", "/best", "/link");
     for (size_t i = 0; i < 2; i++)
         for (size_t t = 0; t < 2; t++)
             for (size_t l = 0; l < sizeof links_gbs / sizeof *links_gbs; l++)

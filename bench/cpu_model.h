@@ -28,6 +28,9 @@ rkv_status cpu_model_config(const cliff_shape *shape, const cpu_model_machine *m
                             rkvi_config *out);
 /* With so much tail in all, by the shares in cfg. */
 double cpu_model_step_s(const rkvi_config *cfg, uint64_t tail_bytes);
+/* The least such step of a sweep over shares of the whole tail, none of it free;
+ * cfg has other shares then. */
+double cpu_model_best_s(rkvi_config *cfg, uint64_t tail_bytes, double *out_share);
 
 /* rollkv-bench cpu-model */
 int cpu_model_main(int argc, char **argv);

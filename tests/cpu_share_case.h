@@ -42,7 +42,7 @@ static fx_model share_model(fx_executor executor, uint32_t threads, uint32_t sha
     m.params.copy_bytes = 256 * dim;
     m.params.draft_rows = 4;
     m.params.cpu_threads = threads;
-    m.params.cpu_share = 4 * share; /* given in 16ths */
+    m.params.cpu_share = share;
     m.params.cpu_wait_ns = threads ? EVER_NS : 0;
     m.executor = executor;
     m.seed = seed;

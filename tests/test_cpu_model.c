@@ -44,11 +44,8 @@ static void test_sweep(void **state)
         ok(cpu_model_config(&shape, &m, tail, &cfg));
         assert_true(cfg.cpu_is_chosen);
         const double chosen = cpu_model_step_s(&cfg, tail);
-        double best = INFINITY;
-        for (uint32_t x = 0; x < RKVI_CPU_PARTS; x++) {
-            rkvi_config_cpu_set(&cfg, x, NULL, 0);
-            best = fmin(best, cpu_model_step_s(&cfg, tail));
-        }
+        double best_share = 0;
+        const double best = cpu_model_best_s(&cfg, tail, &best_share);
         if (chosen > 1.02 * best)
             fail_msg("%s, link %.1f GB/s, %.1f GiB: %.3f ms, the best is %.3f", shape.name, link * 1e-9,
                      (double)tail / (double)(1024 * MIB), chosen * 1e3, best * 1e3);
@@ -67,16 +64,78 @@ static void test_formula(void **state)
     rkvi_config cfg;
     assert_true(cliff_shape_named("gemma-a4b", &shape));
     ok(cpu_model_config(&shape, &m, 4096 * MIB, &cfg));
-    assert_int_equal(cfg.cpu_share, 32);
+    assert_int_equal(cfg.cpu_share, 8);
     assert_int_equal(cfg.cpu_free_bytes, (uint64_t)(48e9 * (14e-3 + 5 * 1e-3)) / MIB * MIB);
     for (uint32_t i = 0; i < cfg.n_sites; i++)
-        assert_int_equal(cfg.sites[i].cpu_share, i % 6 == 5 ? 32 : 0);
+        assert_int_equal(cfg.sites[i].cpu_share, i % 6 == 5 ? 8 : 0);
     assert_int_equal(cfg.cpu_least_bytes, 4 * MIB);
+    rkvi_config_free(&cfg);
+}
+
+/* Sites alike differ by one at most, and their mean is what was wanted. */
+static void test_mixed(void **state)
+{
+    (void)state;
+    const cpu_model_machine m = {.type = RKV_TYPE_F16,
+                                 .rates = {.link_bytes_per_s = 50000000000u, .beside_bytes_per_s = 44000000000u,
+                                           .cpu_bytes_per_s = 52000000000u, .handover_ns = 50000}};
+    cliff_shape shape;
+    rkvi_config cfg;
+    assert_true(cliff_shape_named("qwen14b", &shape));
+    ok(cpu_model_config(&shape, &m, 4096 * MIB, &cfg));
+    assert_int_equal(cfg.cpu_share, 9); /* 8 2/3 */
+    for (uint32_t i = 0; i < cfg.n_sites; i++)
+        assert_int_equal(cfg.sites[i].cpu_share, i % 3 == 1 ? 8 : 9);
+    for (uint32_t x = 0; x <= 1024; x++) {
+        const double share = x / 1024.0, wanted = fmin(16 * share, 15);
+        double sum = 0;
+        for (uint32_t i = 0; i < cfg.n_sites; i++) {
+            const uint32_t n = rkvi_config_cpu_parts(&cfg, i, share);
+            assert_true(fabs(n - wanted) <= 1 && n < RKVI_CPU_PARTS);
+            sum += n;
+        }
+        assert_true(fabs(sum / cfg.n_sites - wanted) <= 1.0 / cfg.n_sites);
+    }
+    rkvi_config_free(&cfg);
+}
+
+/* Steps have the mean of sites alike, where these are a sixteenth apart at most. */
+static void test_evened(void **state)
+{
+    (void)state;
+    const cpu_model_machine m = {.type = RKV_TYPE_F16,
+                                 .rates = {.link_bytes_per_s = 50000000000u, .beside_bytes_per_s = 44000000000u,
+                                           .cpu_bytes_per_s = 52000000000u, .handover_ns = 50000}};
+    static const struct {
+        uint32_t shares[5];
+        double parts[5]; /* sixteenths */
+    } cases[] = {
+        {{8, 9, 8, 9, 9}, {8.6, 8.6, 8.6, 8.6, 8.6}},
+        {{0, 9, 8, 0, 0}, {0, 8.5, 8.5, 0, 0}},
+        {{7, 9, 8, 8, 8}, {7, 9, 8, 8, 8}},
+        {{15, 1, 0, 15, 2}, {15, 1, 0, 15, 2}},
+        {{0, 1, 0, 0, 0}, {0, 1, 0, 0, 0}},
+    };
+    cliff_shape shape;
+    rkvi_config cfg;
+    assert_true(cliff_shape_named("gemma-a4b", &shape));
+    ok(cpu_model_config(&shape, &m, 4096 * MIB, &cfg));
+    for (uint32_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        uint32_t shares[CLIFF_SITES_MAX] = {0};
+        for (uint32_t i = 0; i < 5; i++)
+            shares[6 * i + 5] = cases[c].shares[i];
+        rkvi_config_cpu_set(&cfg, 0, shares, 0);
+        for (uint32_t i = 0; i < cfg.n_sites; i++) {
+            assert_int_equal(cfg.sites[i].cpu_share, shares[i]);
+            assert_true(fabs(16 * cfg.sites[i].cpu_part - (i % 6 == 5 ? cases[c].parts[i / 6] : 0)) < 1e-9);
+        }
+    }
     rkvi_config_free(&cfg);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sweep), cmocka_unit_test(test_formula)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sweep), cmocka_unit_test(test_formula),
+                                       cmocka_unit_test(test_mixed), cmocka_unit_test(test_evened)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@
 #define T 16u
 #define EVER_NS ((uint64_t)1000000000000) /* what threads do in time does not depend on the machine's load */
 #define DIM 64u
-#define SHARE 60u
+#define SHARE 15u
 
 static uint64_t seed;
 

@@ -102,7 +102,7 @@ static void test_hidden(void **state)
     fx_open(&w, &m);
     const rkv_cache_info info = info_of(&w);
     assert_int_equal(info.cpu_is_chosen, 1);
-    assert_int_equal(info.cpu_share, 32);
+    assert_int_equal(info.cpu_share, 8);
     assert_int_equal(info.cpu_free_bytes, 2 * MIB);
     text(&w, 0, 40);
     while (fx_stats(&w).last_step_list_bytes < 2 * MIB && w.n_cells[0] < 1900) {
@@ -131,6 +131,7 @@ static void test_repeat(void **state)
     fx w, again, plain;
     fx_model m = model(FX_HOST, 2, 0), given = model(FX_HOST, 3, 0), without = model(FX_HOST, 0, 0);
     give_rates(&m, MIB);
+    m.params.cpu_bytes_per_s = m.params.cpu_bytes_per_s / 15 * 17; /* 8.5 sixteenths */
     fx_open(&w, &m);
     fx_open(&again, &given);
     fx_open(&plain, &without);
@@ -138,6 +139,7 @@ static void test_repeat(void **state)
     uint32_t shares[3];
     for (uint32_t i = 0; i < 3; i++)
         shares[i] = share_of(&w, i);
+    assert_int_equal(shares[0] + shares[2], 17); /* sites alike */
     const rkv_cpu_share_params p = {.struct_size = sizeof p, .site_shares = shares, .free_bytes = info.cpu_free_bytes};
     assert_int_equal(info_of(&again).cpu_share, 0); /* no time of a step is known there */
     fx_ok(rkv_cache_set_cpu_share(again.cache, &p), "set");
@@ -170,15 +172,15 @@ static void test_refused(void **state)
 {
     (void)state;
     fx w, none;
-    const fx_model m = model(FX_HOST, 2, 20), without = model(FX_HOST, 0, 0);
-    uint32_t shares[3] = {1, 2, 64};
+    const fx_model m = model(FX_HOST, 2, 5), without = model(FX_HOST, 0, 0);
+    uint32_t shares[3] = {1, 2, 16};
     fx_open(&w, &m);
     fx_open(&none, &without);
     expect(rkv_cache_set_cpu_share(none.cache, NULL), RKV_E_UNSUPPORTED, "without cpu_threads");
-    rkv_cpu_share_params p = {.struct_size = sizeof p, .share = 64};
-    expect(rkv_cache_set_cpu_share(w.cache, &p), RKV_E_ARGUMENT, "share is 64");
+    rkv_cpu_share_params p = {.struct_size = sizeof p, .share = 16};
+    expect(rkv_cache_set_cpu_share(w.cache, &p), RKV_E_ARGUMENT, "share is 16");
     p = (rkv_cpu_share_params){.struct_size = sizeof p, .site_shares = shares};
-    expect(rkv_cache_set_cpu_share(w.cache, &p), RKV_E_ARGUMENT, "site_shares[2] is 64");
+    expect(rkv_cache_set_cpu_share(w.cache, &p), RKV_E_ARGUMENT, "site_shares[2] is 16");
     shares[2] = 3;
     p.share = 1;
     expect(rkv_cache_set_cpu_share(w.cache, &p), RKV_E_ARGUMENT, "exclude each other");
@@ -189,7 +191,7 @@ static void test_refused(void **state)
     p = (rkv_cpu_share_params){.struct_size = sizeof p, .step_ns = UINT64_MAX};
     expect(rkv_cache_set_cpu_share(w.cache, &p), RKV_E_OVERFLOW, "step_ns");
     expect(rkv_cache_set_cpu_share(w.cache, NULL), RKV_E_STATE, "give step_ns");
-    assert_int_equal(info_of(&w).cpu_share, 20); /* as before all of them */
+    assert_int_equal(info_of(&w).cpu_share, 5); /* as before all of them */
     const fx_entry e = {.seq = 0, .rows = 1, .tag = 7000, .regime = RKV_REGIME_DECODE};
     fx_ok(fx_begin(&w, &e, 1), "begin");
     p = (rkv_cpu_share_params){.struct_size = sizeof p, .share = 1};
@@ -202,9 +204,9 @@ static void test_refused(void **state)
 /* From one step to the next: other shares, none, and some again. */
 static void changing(fx_executor executor, uint32_t flags)
 {
-    static const uint32_t shares[] = {10, RKV_CPU_SHARE_NONE, 40, 63, 1};
+    static const uint32_t shares[] = {3, RKV_CPU_SHARE_NONE, 10, 15, 1};
     fx w, plain;
-    fx_model m = model(executor, 2, 32), without = model(FX_HOST, 0, 0);
+    fx_model m = model(executor, 2, 8), without = model(FX_HOST, 0, 0);
     m.params.flags |= flags;
     fx_open(&w, &m);
     fx_open(&plain, &without);
@@ -250,7 +252,7 @@ static void measured(fx_executor executor, uint32_t flags)
     assert_int_equal(info.cpu_is_chosen, 1);
     assert_int_equal(info.cpu_step_ns, 1000);
     assert_true(info.cpu_bytes_per_s > 0 && info.cpu_beside_bytes_per_s > 0 && info.cpu_link_bytes_per_s > 0);
-    assert_true(info.cpu_share < 64);
+    assert_true(info.cpu_share < 16);
     text(&w, 0, 40);
     text(&plain, 0, 40);
     for (uint32_t i = 0; i < 2; i++) { /* what lies in the ring is lost, no more */
@@ -282,7 +284,7 @@ static void test_faults(void **state)
 {
     (void)state;
     fx w, plain;
-    const fx_model m = model(FX_HOST, 2, 32), without = model(FX_HOST, 0, 0);
+    const fx_model m = model(FX_HOST, 2, 8), without = model(FX_HOST, 0, 0);
     const rkv_cpu_share_params p = {.struct_size = sizeof p, .step_ns = 2000};
     rkv_status s = RKV_E_DEVICE_CALL;
     uint32_t n_failed = 0;
@@ -295,7 +297,7 @@ static void test_faults(void **state)
         s = rkv_cache_set_cpu_share(w.cache, &p);
         rkvi_device_fail_call(w.core, RKVI_CALL_ANY, 0, RKV_OK);
         n_failed += s != RKV_OK;
-        assert_true(s == RKV_OK || info_of(&w).cpu_share == 32);
+        assert_true(s == RKV_OK || info_of(&w).cpu_share == 8);
         assert_true(s == RKV_OK || !info_of(&w).cpu_is_chosen);
         decode(&w, 1, 9000 + nth);
         decode(&plain, 1, 9000 + nth);
@@ -345,7 +347,7 @@ static void test_costs(void **state)
 {
     (void)state;
     fx w, plain, sharing;
-    const fx_model m = model(FX_HOST, 2, 0), without = model(FX_HOST, 0, 0), with = model(FX_HOST, 2, 32);
+    const fx_model m = model(FX_HOST, 2, 0), without = model(FX_HOST, 0, 0), with = model(FX_HOST, 2, 8);
     fx_open(&w, &m);
     fx_open(&plain, &without);
     fx_open(&sharing, &with);
@@ -386,7 +388,7 @@ static void test_crowd(void **state)
 {
     (void)state;
     fx a, b, plain;
-    const fx_model m = model(FX_HOST, 9, 32), without = model(FX_HOST, 0, 0);
+    const fx_model m = model(FX_HOST, 9, 8), without = model(FX_HOST, 0, 0);
     fx_open(&a, &m);
     fx_open(&b, &m);
     fx_open(&plain, &without);
@@ -409,7 +411,7 @@ static void test_violation(void **state)
 {
     (void)state;
     fx w;
-    const fx_model m = model(FX_CHECK, 2, 63);
+    const fx_model m = model(FX_CHECK, 2, 15);
     fx_open(&w, &m);
     text(&w, 0, 40);
     fx_ok(fx_sync(&w), "sync");

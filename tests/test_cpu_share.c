@@ -82,7 +82,7 @@ static void test_part(void **state)
     rkv_cache_info info = {.struct_size = sizeof info};
     fx_ok(rkv_cache_info_get(w.cache, &info), "info");
     assert_int_equal(info.cpu_threads, 1);
-    assert_int_equal(info.cpu_share, 16);
+    assert_int_equal(info.cpu_share, 4);
     assert_int_equal(info.cpu_wait_ns, EVER_NS);
     fx_close(&w);
 }

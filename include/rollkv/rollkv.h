@@ -279,7 +279,7 @@ typedef struct rkv_cache_params {
                                           * share (stats tell cpu_bytes).  Results then depend on the share, by
                                           * rounding.  0: none.
                                           * How the share is chosen: rkv_cache_set_cpu_share */
-    uint32_t cpu_share;                  /* that part, in 64ths of each site's tail, at most 63; 0: chosen at
+    uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail, at most 15; 0: chosen at
                                           * creation by the numbers below and step_ns (or the sites' gap_ns),
                                           * those that are 0 measured: about 0.1 s.  Without a step_ns there is
                                           * no share until rkv_cache_set_cpu_share */
@@ -367,13 +367,18 @@ RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, 
 
 /* The CPU's share of the tail, of a cache that was made with cpu_threads.
  *
- *   tail of a step | free_bytes, hidden: the link's | beyond: share / 64 the CPU's, the rest the link's |
+ *   tail of a step | free_bytes, hidden: the link's | beyond: share / 16 the CPU's, the rest the link's |
  *
  * A step whose tail L takes C without copies is least where link and CPU end
  * alike: with B the link's rate, B' what is left of it while R is computed, and
  * h the time of a site's hand-over,
  *
- *   free_bytes = B x (C + h x sites with a tail),  share / 64 = R / (R + B').
+ *   free_bytes = B x (C + h x sites with a tail),  share / 16 = R / (R + B').
+ *
+ * Shares that are chosen differ by one from site to site, so that the mean over n
+ * sites alike (geometry, types, query heads) is within 1 / 16 n of that.  Sites alike
+ * whose shares, chosen or given, are at most one apart (0 aside) are evened out: of
+ * each one's tail the CPU has their mean.
  *
  * docs/cpu-share.md has the rule and figures.  What is chosen stays as it is,
  * whatever steps take, until the next such call: a run with the same shares,
@@ -382,9 +387,9 @@ RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, 
 #define RKV_CPU_SHARE_NONE UINT32_MAX
 typedef struct rkv_cpu_share_params {
     uint32_t struct_size;
-    uint32_t share;              /* 64ths, 1 to 63, of each site's tail; RKV_CPU_SHARE_NONE: no share, until
+    uint32_t share;              /* sixteenths, 1 to 15, of each site's tail; RKV_CPU_SHARE_NONE: no share, until
                                   * this call comes again; 0: of each site its own below, or chosen */
-    const uint32_t *site_shares; /* n_sites of them, 0 to 63; NULL: chosen, by: */
+    const uint32_t *site_shares; /* n_sites of them, 0 to 15; NULL: chosen, by: */
     uint64_t free_bytes;         /* with share or site_shares */
     uint64_t step_ns;            /* C; 0: the median of the last 16 decode steps without a share whose tail was
                                   * hidden, from begin to begin, if there were 8; else as at creation */
@@ -400,7 +405,7 @@ typedef struct rkv_cpu_share_params {
  * waits until nothing is in flight, then computes on the cache's threads over
  * its tail memory (1 GiB of it) beside copies into the ring: about 0.1 s a geometry, in which no
  * other work should run on device or CPU.
- * Errors: RKV_E_ARGUMENT (a share above 63; share and site_shares, or either
+ * Errors: RKV_E_ARGUMENT (a share above 15; share and site_shares, or either
  * and a rate, together), RKV_E_OVERFLOW, RKV_E_STATE (a step is open; no step_ns is
  * known: give it, or run 8 steps with a short tail first), RKV_E_UNSUPPORTED (the
  * cache was made without cpu_threads), RKV_E_HOST_MEMORY, RKV_E_HOST_LIMIT,
@@ -436,8 +441,8 @@ typedef struct rkv_cache_info {
     uint64_t host_link_bytes_per_s, host_copy_cost_ns, host_copy_latency_ns; /* host executor */
     uint32_t extra_segments;
     uint32_t reserved;
-    uint32_t cpu_threads, cpu_share; /* effective; 64ths of the tail beyond cpu_free_bytes, the mean of the
-                                      * sites that have one (rkv_site_info); 0: no share */
+    uint32_t cpu_threads, cpu_share; /* effective; sixteenths of the tail beyond cpu_free_bytes, the mean of
+                                      * the sites that have one (rkv_site_info), at least 1; 0: no share */
     uint64_t cpu_free_bytes;         /* of a step's tail: the link's */
     uint64_t cpu_step_ns, cpu_link_bytes_per_s, cpu_beside_bytes_per_s, cpu_bytes_per_s,
         cpu_handover_ns;             /* by which the share was chosen, given or measured; 0: not known */
@@ -473,7 +478,7 @@ typedef struct rkv_site_info {
     rkv_mask mask;
     uint32_t reserved;
     uint64_t mask_width, gap_ns;
-    uint32_t cpu_share;            /* 64ths of its tail, beyond the free bytes, that are the CPU's */
+    uint32_t cpu_share;            /* sixteenths of its tail, beyond the free bytes, that are the CPU's */
     uint32_t reserved2;
     uint64_t cpu_bytes_per_s;      /* measured for its geometry; 0: not */
 } rkv_site_info;

@@ -57,7 +57,8 @@ typedef struct rkvi_site_config {
     rkvi_site_mask mask;
     bool stores; /* the first site of its KV layer */
     uint64_t gap_ns;
-    uint32_t cpu_share;       /* 64ths of its tail, beyond what is hidden; changes with set_cpu_share */
+    uint32_t cpu_share;       /* sixteenths of its tail, beyond what is hidden; changes with set_cpu_share */
+    double cpu_part;          /* what a step has of it: the same, evened out between sites alike */
     uint64_t cpu_bytes_per_s; /* of the threads, in its geometry; 0: the cache's */
 } rkvi_site_config;
 
@@ -136,7 +137,7 @@ typedef struct rkvi_config {
     bool has_rope;
 
     /* The CPU's share (config_cpu.c). */
-    uint32_t cpu_threads, cpu_share; /* 0: none; 64ths, the mean of the sites that have a tail */
+    uint32_t cpu_threads, cpu_share; /* 0: none; sixteenths, the mean of the sites that have a tail */
     uint64_t cpu_free_bytes;         /* of a step's tail: hidden, so the link has it whole */
     uint64_t cpu_least_bytes;        /* of a site's share, to be worth the hand-over */
     uint64_t cpu_q_bytes, cpu_partial_bytes; /* pinned; 0 without threads */
@@ -155,13 +156,18 @@ typedef struct rkvi_config {
 /* Compute of a step: as hinted, or the sum of the sites' gaps; 0: no hints. */
 uint64_t rkvi_config_step_ns(const rkvi_config *cfg);
 
-#define RKVI_CPU_PARTS 64u
+#define RKVI_CPU_PARTS 16u
 #define RKVI_CPU_HANDOVER_NS 50000u /* where it was neither given nor measured */
 /* The model: time of a step with a share x of its tail on the CPU. */
 double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
 /* The sites' shares, and what stays with the link, by the rates in cfg and the
  * sites' own: all but cpu_bytes_per_s and link_bytes_per_s may be 0. */
 void rkvi_config_cpu_choose(rkvi_config *cfg);
+/* Both have a tail, and take threads as long a byte. */
+bool rkvi_sites_alike(const rkvi_config *cfg, uint32_t a, uint32_t b);
+/* Sixteenths of a site's tail where all sites like it want `share`: they differ from
+ * site to site, so that their mean is near it.  0 without a tail. */
+uint32_t rkvi_config_cpu_parts(const rkvi_config *cfg, uint32_t site, double share);
 /* The same share for all sites; shares[site] each, where given. */
 void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *shares, uint64_t free_bytes);
 static inline bool rkvi_site_streams(const rkvi_config *cfg, uint32_t site)

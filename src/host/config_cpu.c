@@ -16,8 +16,9 @@
  * F is what the link brings while the CPU has nothing to do: of a tail below it
  * the CPU takes nothing.  What lies beyond is shared by R / (R + B'), whatever
  * its length, so these two are what is frozen: F in whole MiB, and each site's
- * share in 64ths, which costs at most a 64th of the step.  (Sixteenths cost up to
- * a sixteenth: on a slow link little stays with it, and is a sixteenth off.)
+ * share in sixteenths.  What a site has too little or too much by them is owed to
+ * the next one alike, so that of n of them the mean is within a 16 n-th; and steps
+ * have that mean at each of them.
  */
 #include "config_layers.h"
 
@@ -55,6 +56,31 @@ static void set_mean(rkvi_config *cfg)
         cfg->cpu_share = 1;
 }
 
+bool rkvi_sites_alike(const rkvi_config *cfg, uint32_t a, uint32_t b)
+{
+    const rkvi_geom *x = &cfg->layers[cfg->sites[a].kv_layer].geom, *y = &cfg->layers[cfg->sites[b].kv_layer].geom;
+    return rkvi_site_streams(cfg, a) && rkvi_site_streams(cfg, b) && rkvi_geom_is_alike(x, y) &&
+           cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
+}
+
+/* Sites alike whose shares are a sixteenth apart have their mean: the ring seldom has
+ * the room in which the one could wait for the other.  A site with none has none. */
+static double part_of(const rkvi_config *cfg, uint32_t site)
+{
+    const uint32_t own = cfg->sites[site].cpu_share;
+    uint32_t sum = 0, n = 0, least = own, most = own;
+    for (uint32_t i = 0; i < cfg->n_sites; i++) {
+        const uint32_t share = cfg->sites[i].cpu_share;
+        if (share == 0 || !rkvi_sites_alike(cfg, i, site))
+            continue;
+        least = share < least ? share : least;
+        most = share > most ? share : most;
+        sum += share;
+        n++;
+    }
+    return (own && most - least <= 1 ? (double)sum / n : own) / RKVI_CPU_PARTS;
+}
+
 /* Where a site's part would be small, sites take turns: it must be worth the
  * hand-over. */
 static void set_free(rkvi_config *cfg, uint64_t free_bytes)
@@ -63,6 +89,8 @@ static void set_free(rkvi_config *cfg, uint64_t free_bytes)
     cfg->cpu_free_bytes = free_bytes;
     cfg->cpu_least_bytes = least < LEAST_BYTES ? least : LEAST_BYTES;
     set_mean(cfg);
+    for (uint32_t i = 0; i < cfg->n_sites; i++)
+        cfg->sites[i].cpu_part = part_of(cfg, i);
 }
 
 void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *shares, uint64_t free_bytes)
@@ -73,14 +101,21 @@ void rkvi_config_cpu_set(rkvi_config *cfg, uint32_t share, const uint32_t *share
     set_free(cfg, free_bytes);
 }
 
-/* Parts too few cost the link's time for them, too many the CPU's. */
-static uint32_t parts_of(double cpu_bytes_per_s, double beside_bytes_per_s)
+/* A sixteenth too few costs the link's time for it, one too many the CPU's: as
+ * 1 / (1 - share) to 1 / share, where both end alike.  So each is rounded not to
+ * the nearest, but to the side that costs less: down from below 1 - share. */
+uint32_t rkvi_config_cpu_parts(const rkvi_config *cfg, uint32_t site, double share)
 {
-    const double parts = cpu_bytes_per_s / (cpu_bytes_per_s + beside_bytes_per_s) * RKVI_CPU_PARTS;
-    const uint32_t n = (uint32_t)parts;
-    const double lacking = parts - n;
-    const bool up = lacking / beside_bytes_per_s > (1 - lacking) / cpu_bytes_per_s;
-    return n + up < RKVI_CPU_PARTS ? n + up : RKVI_CPU_PARTS - 1;
+    const double most = RKVI_CPU_PARTS - 1, wanted = share < most / RKVI_CPU_PARTS ? share * RKVI_CPU_PARTS : most;
+    double owed = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i <= site; i++)
+        if (rkvi_sites_alike(cfg, i, site)) {
+            owed += wanted;
+            n = owed + share < most + 1 ? (uint32_t)(owed + share) : RKVI_CPU_PARTS - 1;
+            owed -= n;
+        }
+    return n;
 }
 
 void rkvi_config_cpu_choose(rkvi_config *cfg)
@@ -92,8 +127,8 @@ void rkvi_config_cpu_choose(rkvi_config *cfg)
     const double idle_s = 1e-9 * ((double)r->step_ns + n_streaming(cfg) * handover_ns);
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         rkvi_site_config *site = &cfg->sites[i];
-        const uint64_t rate = site->cpu_bytes_per_s ? site->cpu_bytes_per_s : r->cpu_bytes_per_s;
-        site->cpu_share = rkvi_site_streams(cfg, i) ? parts_of((double)rate, beside) : 0;
+        const double rate = (double)(site->cpu_bytes_per_s ? site->cpu_bytes_per_s : r->cpu_bytes_per_s);
+        site->cpu_share = rkvi_config_cpu_parts(cfg, i, rate / (rate + beside));
     }
     cfg->cpu_is_chosen = true;
     set_free(cfg, (uint64_t)(link * idle_s) / MIB * MIB);
@@ -125,7 +160,7 @@ rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p)
         return rkvi_fail(RKV_E_ARGUMENT, "cpu_threads is %u; it must be from 0 (no share for the CPU) to %u",
                          p->cpu_threads, CPU_THREADS_MAX);
     if (p->cpu_share >= RKVI_CPU_PARTS)
-        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts 64ths of the tail, from 0 to %u", p->cpu_share,
+        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts sixteenths of the tail, from 0 to %u", p->cpu_share,
                          RKVI_CPU_PARTS - 1);
     if (p->cpu_threads == 0 && (p->cpu_share || p->cpu_free_bytes || p->cpu_wait_ns || rates))
         return rkvi_fail(RKV_E_ARGUMENT,

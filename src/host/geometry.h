@@ -47,6 +47,13 @@ typedef struct rkvi_geom {
     uint64_t bytes; /* of a tile-layer, device and host alike, with its padding */
 } rkvi_geom;
 
+/* Heads, dims and types are the same: what attention over it costs. */
+static inline bool rkvi_geom_is_alike(const rkvi_geom *a, const rkvi_geom *b)
+{
+    return a->n_heads == b->n_heads && a->dk == b->dk && a->dv == b->dv && a->type_k == b->type_k &&
+           a->type_v == b->type_v;
+}
+
 /* Of a tile-layer's cells, without its padding. */
 static inline uint64_t rkvi_geom_cells_bytes(const rkvi_geom *g)
 {

@@ -54,7 +54,7 @@ void rkvi_plan_cpu_open(const rkvi_plan_view *v, uint64_t tail_bytes, rkvi_cpu_c
 uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases, uint32_t n)
 {
     const uint64_t bytes = cfg->layers[cfg->sites[site].kv_layer].geom.bytes;
-    const double share = (double)cfg->sites[site].cpu_share / RKVI_CPU_PARTS * cut->part;
+    const double share = cfg->sites[site].cpu_part * cut->part;
     cut->owed_bytes += share * (double)n * (double)bytes;
     if (share <= 0 || n < 2 || cut->owed_bytes < (double)bytes || cut->owed_bytes < (double)cfg->cpu_least_bytes)
         return n;

@@ -294,7 +294,7 @@ static void add_tail(rkv_cache *h, const rkvi_site_call *c, uint32_t site)
     const uint64_t *bases = (const uint64_t *)(const void *)(rkvi_step_tables_host(h) + c->plan->bases_off);
     for (uint64_t b = 0; b < h->plan.n_bases; b++)
         if (marks[b] == c->plan->cpu_launch)
-            rkvi_launch_add_range(h, (const void *)(uintptr_t)bases[b], c->layer->geom.bytes, RKVI_READ);
+            rkvi_launch_add_range(h, (const void *)(uintptr_t)bases[b], rkvi_geom_cells_bytes(&c->layer->geom), RKVI_READ);
 }
 
 static uint64_t q_bytes(const rkv_cache *h, const rkvi_site_call *c)

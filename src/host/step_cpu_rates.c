@@ -54,17 +54,11 @@ static uint64_t rate(uint64_t bytes, uint64_t ns)
 
 /* ----------------------------------------------------------------- tail memory */
 
-static bool are_alike(const rkvi_geom *x, const rkvi_geom *y)
-{
-    return x->n_heads == y->n_heads && x->dk == y->dk && x->dv == y->dv && x->type_k == y->type_k &&
-           x->type_v == y->type_v;
-}
-
 /* The tail of a KV layer like this one; NULL: it is none, or has no tail. */
 static rkvi_pool *pool_like(rkv_cache *h, uint32_t layer, uint32_t like)
 {
     rkvi_pool *p = &h->cache.layers[layer].host;
-    if (!are_alike(&h->cfg.layers[layer].geom, &h->cfg.layers[like].geom))
+    if (!rkvi_geom_is_alike(&h->cfg.layers[layer].geom, &h->cfg.layers[like].geom))
         return NULL;
     return p->n_places || rkvi_pool_next_extent_bytes(p) ? p : NULL;
 }
@@ -319,12 +313,6 @@ static rkv_status measure_both(rkv_cache *h, const load *l, uint64_t link_bytes_
 
 /* ------------------------------------------------------------------------- all */
 
-static bool is_alike(const rkvi_config *cfg, uint32_t a, uint32_t b)
-{
-    return are_alike(&cfg->layers[cfg->sites[a].kv_layer].geom, &cfg->layers[cfg->sites[b].kv_layer].geom) &&
-           cfg->sites[a].n_q_heads == cfg->sites[b].n_q_heads;
-}
-
 static rkv_status measure_site(rkv_cache *h, uint32_t site, rkvi_cpu_rates *rates, uint64_t *out_cpu,
                                uint64_t *out_beside)
 {
@@ -367,7 +355,7 @@ rkv_status rkvi_step_cpu_measure(rkv_cache *h, rkvi_cpu_rates *rates, uint64_t *
         uint32_t like = 0;
         if (!rkvi_site_streams(cfg, i))
             continue;
-        while (like < i && !(site_bytes_per_s[like] && is_alike(cfg, like, i)))
+        while (like < i && !(site_bytes_per_s[like] && rkvi_sites_alike(cfg, like, i)))
             like++;
         first = first < i ? first : i;
         like = like == i && n_measured == GEOMETRIES ? first : like;

@@ -27,6 +27,7 @@ typedef struct fuzz {
     rkvi_device *dev, *core;
     bool is_checked, is_dead; /* dead: poisoned by a failure within a failure */
     bool is_armed;            /* a device call may fail */
+    bool has_cpu;             /* threads, which may have a share of the tail */
     rkv_mask mask;            /* of site 1 */
     int64_t mask_width;
     uint32_t n[SEQS];
@@ -34,6 +35,8 @@ typedef struct fuzz {
     uint32_t tag;
     float q[ROWS * 2 * DIM], k[LAYERS][ROWS * DIM], v[LAYERS][ROWS * DIM], out[LAYERS][ROWS * 2 * DIM];
 } fuzz;
+
+#define EVER_NS ((uint64_t)10000000000) /* what threads do in time does not depend on the machine's load */
 
 static const float frequencies[4] = {1, 0.5f, 0.25f, 0.125f};
 
@@ -72,7 +75,14 @@ static rkv_status create(fuzz *z, fuzz_bytes *b)
     p.max_turns = 3;
     z->is_checked = flags >> 6 & 1;
     p.ring_bytes = flags >> 7 ? 16384 : 0;
-    p.steps_ahead = 1 + fuzz_u8(b) % 3;
+    const uint8_t steps = fuzz_u8(b);
+    p.steps_ahead = 1 + steps % 3;
+    z->has_cpu = steps >> 7 && p.mode == RKV_MODE_RING;
+    if (z->has_cpu) {
+        p.cpu_threads = 1 + (steps >> 6 & 1);
+        p.cpu_share = steps >> 2 & 15;
+        p.cpu_wait_ns = EVER_NS;
+    }
     z->dev = fuzz_device(flags, z->is_checked, &z->core);
     const rkv_status status = rkvi_api_create_on(&p, z->dev, &z->cache);
     if (status != RKV_OK)
@@ -398,6 +408,53 @@ static void call_save_load(fuzz *z, fuzz_bytes *b)
     memmove(z->cells[to], z->cells[from], sizeof z->cells[0]);
 }
 
+/* What the sites have of it; those without a tail have none. */
+static void shares_of(const fuzz *z, uint32_t *out)
+{
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        rkv_site_info s = {.struct_size = sizeof s};
+        FUZZ_CHECK(rkv_site_info_get(z->cache, i, &s) == RKV_OK);
+        FUZZ_CHECK(s.cpu_share < 16);
+        out[i] = s.cpu_share;
+    }
+}
+
+/* Rates are given: what is measured differs from run to run. */
+static void call_cpu_share(fuzz *z, fuzz_bytes *b)
+{
+    const uint8_t which = fuzz_u8(b);
+    uint32_t before[LAYERS], after[LAYERS], shares[LAYERS];
+    rkv_cpu_share_params p = RKV_CPU_SHARE_PARAMS_INIT;
+    if (which & 1) {
+        const uint8_t share = fuzz_u8(b);
+        p.share = share > 200 ? RKV_CPU_SHARE_NONE : share % 20;
+    }
+    if (which & 2) {
+        for (uint32_t i = 0; i < LAYERS; i++)
+            shares[i] = fuzz_u8(b) % 20;
+        p.site_shares = shares;
+    }
+    if (which & 4)
+        p.free_bytes = (uint64_t)fuzz_number(b) << (which >> 4);
+    if (!(which & 3) || which & 8) {
+        p.step_ns = (uint64_t)fuzz_number(b) << (which >> 4);
+        p.link_bytes_per_s = (uint64_t)fuzz_number(b) << (which >> 4) | 1;
+        p.beside_bytes_per_s = (uint64_t)fuzz_number(b) << (which >> 4) | 1;
+        p.cpu_bytes_per_s = (uint64_t)fuzz_number(b) << (which >> 4) | 1;
+        p.handover_ns = (uint64_t)fuzz_number(b);
+    }
+    shares_of(z, before);
+    const bool is_done = done(z, rkv_cache_set_cpu_share(z->cache, &p));
+    if (z->is_dead)
+        return;
+    shares_of(z, after);
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        const uint32_t given = p.share == RKV_CPU_SHARE_NONE ? 0 : p.site_shares ? shares[i] : p.share;
+        FUZZ_CHECK(is_done || after[i] == before[i]);
+        FUZZ_CHECK(!is_done || !(p.share || p.site_shares) || after[i] == given || after[i] == 0);
+    }
+}
+
 static void call(fuzz *z, fuzz_bytes *b)
 {
     static const uint64_t budgets[] = {RKV_RESIDENT_NONE, RKV_RESIDENT_ALL, 16, 64, 0, 1000};
@@ -431,6 +488,11 @@ static void call(fuzz *z, fuzz_bytes *b)
             for (uint32_t i = 0; i < SEQS; i++)
                 z->n[i] = i == q ? z->n[i] : 0;
         break;
+    case 15:
+        if (z->has_cpu) {
+            call_cpu_share(z, b);
+            break;
+        } /* fall through */
     default: call_step(z, b, LAYERS); break;
     }
 }
