@@ -16,16 +16,22 @@
  * Q * K^T.  Types that the tensor cores don't take are copied raw, K and V
  * together, and dequantised into tiles of f16 before use.
  *
- * A state may be cut after any leaf: m is kept in natural units and l is one
- * number for a row, so that what is stored in a partial is all there is.  A block
- * or a leaf of which a row sees nothing leaves the row's bits alone.
+ * A state may be cut after any leaf: m is kept in natural units and l becomes one
+ * number for a row there, so that what is stored in a partial is all there is.  m
+ * is a row's maximum so far, so that the largest weight is 1, which P holds exactly:
+ * with an m that may lag behind, a row that one cell rules had all of P's rounding.
+ * A block or a leaf of which a row sees nothing leaves the row's bits alone.
  */
 #ifndef RKVK_ATTEND_PREFILL_CUH
 #define RKVK_ATTEND_PREFILL_CUH
 
 #include "rkvk_launch.cuh"
 #include "rkvk_leaves.cuh"
+#include "rkvk_prefill_cells.cuh"
 #include "rkvk_prefill_q.cuh"
+
+#define RKVK_PREFILL_FILL 16u /* leaves from one fill of the queue to the next: it has twice as many and more */
+#define RKVK_PREFILL_AHEAD 1  /* fragments of K and V under way before their product */
 
 /* ---------------------------------------------------------------- constants */
 
@@ -79,12 +85,21 @@ struct rkvk_prefill_work {
 };
 
 /* A thread's share of the state: rows g and g + 8 of its warp's tiles of 16, columns
- * 2t and 2t + 1 of each tile of 8 dims.  m and l are alike in the lanes of a row. */
+ * 2t and 2t + 1 of each tile of 8 dims.  m is alike in the lanes of a row, which add
+ * up to its l: between leaves lane 0 has it all. */
 template <typename S>
 struct rkvk_prefill_state {
     float o[S::MT][S::OT][4];
     float m[S::MT][2], l[S::MT][2];
     uint32_t sees[S::MT][2]; /* c0 | c1 << 16 of the current leaf */
+};
+
+/* Of a block of cells. */
+template <typename S>
+struct rkvk_prefill_turn {
+    float m2[S::MT][2];     /* what is subtracted from scores, in units of ln 2 */
+    float factor[S::MT][2]; /* old weights to new ones */
+    float sum[S::MT][2];    /* of the lane's weights */
 };
 
 /* --------------------------------------------------------------------- load */
@@ -125,8 +140,8 @@ static __device__ __forceinline__ void rkvk_prefill_copy_k(rkvk_prefill_smem<S> 
 {
     const rkvk_leaf &leaf = sm.queue.leaf[at.leaf % RKVK_QUEUE];
     const uint32_t raw = rkvk_smem_addr(sm.raw);
-    rkvk_copy_rows<S::BC, S::K_ROW, S::DIRECT ? S::K_PITCH : S::K_ROW>(S::DIRECT ? rkvk_smem_addr(sm.k) : raw,
-                                                                        leaf.head + a.geom.k_off, at.cell, leaf);
+    rkvk_prefill_copy_rows<S::BC, S::K_ROW, S::DIRECT ? S::K_PITCH : S::K_ROW>(
+        S::DIRECT ? rkvk_smem_addr(sm.k) : raw, leaf.head + a.geom.k_off, at.cell, leaf);
     rkvk_copy_scales<S::BC, S::K_SCALE>(raw + S::RAW_K_SCALE_AT, leaf.head + a.geom.k_scale_off, at.cell, leaf,
                                         a.geom.tile_cells);
 }
@@ -137,99 +152,48 @@ static __device__ __forceinline__ void rkvk_prefill_copy_v(rkvk_prefill_smem<S> 
 {
     const rkvk_leaf &leaf = sm.queue.leaf[at.leaf % RKVK_QUEUE];
     const uint32_t raw = rkvk_smem_addr(sm.raw);
-    rkvk_copy_rows<S::BC, S::V_ROW, S::DIRECT ? S::V_PITCH : S::V_ROW>(
+    rkvk_prefill_copy_rows<S::BC, S::V_ROW, S::DIRECT ? S::V_PITCH : S::V_ROW>(
         S::DIRECT ? rkvk_smem_addr(sm.v) : raw + S::RAW_V_AT, leaf.head + a.geom.v_off, at.cell, leaf);
     rkvk_copy_scales<S::BC, S::V_SCALE>(raw + S::RAW_V_SCALE_AT, leaf.head + a.geom.v_scale_off, at.cell, leaf,
                                         a.geom.tile_cells);
 }
 
-/* ---------------------------------------------------------- one row of cells */
-
-/* The leaf's rows in this block that are seen: the scales of others are not read. */
-static __device__ __forceinline__ uint32_t rkvk_raw_scale(const uint8_t *scales, int at, bool seen, float most)
-{
-    float d = seen ? rkvk_load_f16(scales + at) : 0.0f;
-    d = fminf(fmaxf(d, -most), most);
-    return rkvk_bits2(__float2half2_rn(d));
-}
-
-/* Dequantises a plane of a block, 8 elements a turn, into rows of f16. */
-template <typename S, rkv_type TYPE, int DIM, int PITCH>
-static __device__ __forceinline__ void rkvk_dequant_rows(uint8_t *dst, const uint8_t *src, const uint8_t *scales,
-                                                         const rkvk_leaf &leaf, uint32_t cell)
-{
-    constexpr int TURNS = DIM / 8;
-    for (int i = (int)threadIdx.x; i < S::BC * TURNS; i += RKVK_THREADS) {
-        const int row = i / TURNS, turn = i % TURNS, first = turn * 8;
-        const uint32_t c = cell + (uint32_t)row;
-        const bool seen = c >= leaf.c0 && c < leaf.c1;
-        uint4 x;
-        if constexpr (TYPE == RKV_TYPE_F16 || TYPE == RKV_TYPE_BF16) {
-            x = *reinterpret_cast<const uint4 *>(src + row * 2 * DIM + first * 2);
-        } else if constexpr (TYPE == RKV_TYPE_FP8_E4M3) {
-            const uint2 w = *reinterpret_cast<const uint2 *>(src + row * DIM + first);
-            x.x = rkvk_fp8_pair(__byte_perm(w.x, 0, 0x1404));
-            x.y = rkvk_fp8_pair(__byte_perm(w.x, 0, 0x3424));
-            x.z = rkvk_fp8_pair(__byte_perm(w.y, 0, 0x1404));
-            x.w = rkvk_fp8_pair(__byte_perm(w.y, 0, 0x3424));
-        } else if constexpr (TYPE == RKV_TYPE_Q8_0) {
-            uint2 w = *reinterpret_cast<const uint2 *>(src + row * DIM + first);
-            const __half2 d =
-                rkvk_half2(rkvk_raw_scale(scales, row * rkvk_scale_bytes(TYPE, DIM) + first / 32 * 2, seen, 511.75f));
-            w.x ^= 0x80808080u;
-            w.y ^= 0x80808080u;
-            x.x = rkvk_scaled(rkvk_q8_pair<0, 1>(w.x), d);
-            x.y = rkvk_scaled(rkvk_q8_pair<2, 3>(w.x), d);
-            x.z = rkvk_scaled(rkvk_q8_pair<0, 1>(w.y), d);
-            x.w = rkvk_scaled(rkvk_q8_pair<2, 3>(w.y), d);
-        } else { /* elements 8i .. of a block: nibbles of bytes 8 (i % 2) .., low ones for i < 2 */
-            const int block = first / 32, part = turn % 4;
-            uint2 w = *reinterpret_cast<const uint2 *>(src + row * (DIM / 2) + block * 16 + part % 2 * 8);
-            const __half2 d =
-                rkvk_half2(rkvk_raw_scale(scales, row * rkvk_scale_bytes(TYPE, DIM) + block * 2, seen, 8188.0f));
-            w.x = part < 2 ? w.x : w.x >> 4;
-            w.y = part < 2 ? w.y : w.y >> 4;
-            const uint32_t e0 = rkvk_scaled(rkvk_q4_low(w.x), d), o0 = rkvk_scaled(rkvk_q4_low(w.x >> 8), d);
-            const uint32_t e1 = rkvk_scaled(rkvk_q4_low(w.y), d), o1 = rkvk_scaled(rkvk_q4_low(w.y >> 8), d);
-            x.x = __byte_perm(e0, o0, 0x5410); /* bytes 0, 1 */
-            x.y = __byte_perm(e0, o0, 0x7632); /* bytes 2, 3 */
-            x.z = __byte_perm(e1, o1, 0x5410);
-            x.w = __byte_perm(e1, o1, 0x7632);
-        }
-        *reinterpret_cast<uint4 *>(dst + row * PITCH + first * 2) = x;
-    }
-}
-
 /* ---------------------------------------------------------------- one block */
 
+/* Fragments of Q and K come a few products ahead of their use. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_scores(const rkvk_prefill_smem<S> &sm,
                                                            float (&s)[S::MT][S::NT][4], int row0)
 {
+    constexpr int PAIRS = S::NT / 2, ALL = S::STEPS * PAIRS, AHEAD = rkvk_min(RKVK_PREFILL_AHEAD, ALL - 1);
     const int lane = rkvk_lane();
     const uint32_t q = rkvk_smem_addr(sm.q + (row0 + (lane & 15)) * S::K_PITCH + (lane >> 4) * 16);
     const uint32_t k =
         rkvk_smem_addr(sm.k + ((lane & 7) + (lane >> 4) * 8) * S::K_PITCH + (lane >> 3 & 1) * 16);
+    uint32_t x[2][S::MT][4], b[AHEAD + 1][4];
 #pragma unroll
-    for (int m = 0; m < S::MT; m++)
+    for (int m = 0; m < S::MT; m++) {
+        rkvk_ldmatrix_x4(x[0][m], q + m * 16 * S::K_PITCH);
 #pragma unroll
         for (int n = 0; n < S::NT; n++)
             s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+    }
 #pragma unroll
-    for (int i = 0; i < S::STEPS; i++) {
-        uint32_t x[S::MT][4];
+    for (int j = 0; j < AHEAD; j++)
+        rkvk_ldmatrix_x4(b[j], k + j % PAIRS * 16 * S::K_PITCH + j / PAIRS * 32);
 #pragma unroll
-        for (int m = 0; m < S::MT; m++)
-            rkvk_ldmatrix_x4(x[m], q + m * 16 * S::K_PITCH + i * 32);
+    for (int j = 0; j < ALL; j++) {
+        const int i = j / PAIRS, n = j % PAIRS * 2, to = j + AHEAD;
+        if (to < ALL)
+            rkvk_ldmatrix_x4(b[to % (AHEAD + 1)], k + to % PAIRS * 16 * S::K_PITCH + to / PAIRS * 32);
+        if (n == 0 && i + 1 < S::STEPS)
 #pragma unroll
-        for (int n = 0; n < S::NT; n += 2) {
-            uint32_t b[4];
-            rkvk_ldmatrix_x4(b, k + n * 8 * S::K_PITCH + i * 32);
+            for (int m = 0; m < S::MT; m++)
+                rkvk_ldmatrix_x4(x[(i + 1) % 2][m], q + m * 16 * S::K_PITCH + (i + 1) * 32);
 #pragma unroll
-            for (int m = 0; m < S::MT; m++) {
-                rkvk_mma<S::BF16_K>(s[m][n], x[m], b[0], b[1]);
-                rkvk_mma<S::BF16_K>(s[m][n + 1], x[m], b[2], b[3]);
-            }
+        for (int m = 0; m < S::MT; m++) {
+            rkvk_mma<S::BF16_K>(s[m][n], x[i % 2][m], b[j % (AHEAD + 1)][0], b[j % (AHEAD + 1)][1]);
+            rkvk_mma<S::BF16_K>(s[m][n + 1], x[i % 2][m], b[j % (AHEAD + 1)][2], b[j % (AHEAD + 1)][3]);
         }
     }
 }
@@ -242,10 +206,11 @@ static __device__ __forceinline__ void rkvk_prefill_mask(const rkvi_attend_args 
     const uint32_t c = cell + (uint32_t)(rkvk_lane() & 3) * 2;
     if (a.softcap != 0.0f) {
         const float scale = fabsf(__fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)));
+        const float per_cap = __fdiv_rn(scale, a.softcap);
 #pragma unroll
         for (int i = 0; i < S::MT * S::NT * 4; i++) {
             float &x = s[i / 4 / S::NT][i / 4 % S::NT][i % 4];
-            x = __fmul_rn(a.softcap, tanhf(__fdiv_rn(__fmul_rn(x, scale), a.softcap)));
+            x = __fmul_rn(a.softcap, tanhf(__fmul_rn(x, per_cap)));
         }
     }
     bool all = true;
@@ -264,76 +229,94 @@ static __device__ __forceinline__ void rkvk_prefill_mask(const rkvi_attend_args 
         }
 }
 
-/* Scores to weights; o and l are brought to the new maxima. */
+/* Each row's m, and what o and l are to be multiplied by for it. */
 template <typename S>
-static __device__ __forceinline__ void rkvk_prefill_weights(const rkvi_attend_args &a, rkvk_prefill_state<S> &st,
-                                                            float (&s)[S::MT][S::NT][4])
+static __device__ __forceinline__ void rkvk_prefill_maxima(rkvk_prefill_state<S> &st, rkvk_prefill_turn<S> &b,
+                                                           const float (&s)[S::MT][S::NT][4], float mul)
 {
-    const float scale = fabsf(__fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)));
-    const float mul = a.softcap != 0.0f ? 1.0f : scale, mul2 = __fmul_rn(mul, RKVK_LOG2E);
 #pragma unroll
-    for (int m = 0; m < S::MT; m++) {
-        float factor[2];
+    for (int m = 0; m < S::MT; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) { /* rows g, g + 8 */
-            float top = rkvk_empty_m(), sum[2] = {0, 0};
+            float top[2] = {rkvk_empty_m(), rkvk_empty_m()};
 #pragma unroll
-            for (int n = 0; n < S::NT; n++)
-                top = fmaxf(top, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            for (int n = 0; n < S::NT; n++) {
+                top[0] = fmaxf(top[0], s[m][n][2 * i]);
+                top[1] = fmaxf(top[1], s[m][n][2 * i + 1]);
+            }
+            float x = fmaxf(top[0], top[1]);
+            x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+            x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
             /* m is kept in natural units, and what is subtracted follows from it. */
             const float old = __fmul_rn(st.m[m][i], RKVK_LOG2E);
-            st.m[m][i] = fmaxf(st.m[m][i], __fmul_rn(top, mul));
-            const float m2 = st.m[m][i] == rkvk_empty_m() ? 0.0f : __fmul_rn(st.m[m][i], RKVK_LOG2E);
-            factor[i] = rkvk_exp2(__fadd_rn(old, -m2));
-#pragma unroll
-            for (int n = 0; n < S::NT; n++)
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    float &x = s[m][n][2 * i + j];
-                    x = rkvk_exp2(__fmaf_rn(x, mul2, -m2));
-                    sum[j] = __fadd_rn(sum[j], x);
-                }
-            float both = __fadd_rn(sum[0], sum[1]);
-            both = __fadd_rn(both, __shfl_xor_sync(0xffffffffu, both, 1));
-            both = __fadd_rn(both, __shfl_xor_sync(0xffffffffu, both, 2));
-            st.l[m][i] = __fmaf_rn(st.l[m][i], factor[i], both);
+            st.m[m][i] = fmaxf(st.m[m][i], __fmul_rn(x, mul));
+            b.m2[m][i] = st.m[m][i] == rkvk_empty_m() ? 0.0f : __fmul_rn(st.m[m][i], RKVK_LOG2E);
+            b.factor[m][i] = rkvk_exp2(__fadd_rn(old, -b.m2[m][i]));
+            b.sum[m][i] = 0.0f;
         }
-        if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f))
-#pragma unroll
-            for (int n = 0; n < S::OT; n++)
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    st.o[m][n][j] = __fmul_rn(st.o[m][n][j], factor[j / 2]);
-    }
 }
 
+/* o to the new maxima.  Where no row's has changed there is nothing to do. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_scale(rkvk_prefill_state<S> &st, const rkvk_prefill_turn<S> &b)
+{
+    bool same = true;
+#pragma unroll
+    for (int i = 0; i < 2 * S::MT; i++)
+        same = same && b.factor[i / 2][i % 2] == 1.0f;
+    if (!__all_sync(0xffffffffu, same))
+#pragma unroll
+        for (int i = 0; i < S::MT * S::OT * 4; i++) {
+            float &o = st.o[i / 4 / S::OT][i / 4 % S::OT][i % 4];
+            o = __fmul_rn(o, b.factor[i / 4 / S::OT][i / 2 % 2]);
+        }
+}
+
+/* Two weights of a fragment of P: register e of cells 16k .., tile e / 4. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_weights(rkvk_prefill_turn<S> &b, uint32_t (&p)[S::MT][4],
+                                                            const float (&s)[S::MT][S::NT][4], int k, int e,
+                                                            float mul2)
+{
+    const int m = e / 4, j = e % 4, i = j % 2, n = 2 * k + j / 2;
+    const float x = rkvk_exp2(__fmaf_rn(s[m][n][2 * i], mul2, -b.m2[m][i]));
+    const float y = rkvk_exp2(__fmaf_rn(s[m][n][2 * i + 1], mul2, -b.m2[m][i]));
+    b.sum[m][i] = __fadd_rn(b.sum[m][i], __fadd_rn(x, y));
+    p[m][j] = rkvk_pack<S::BF16_V>(x, y);
+}
+
+/* Weights and their product with V.  The compiler puts the later weights between
+ * the first products.  l is a lane's own share until the leaf's end. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_output(const rkvk_prefill_smem<S> &sm, rkvk_prefill_state<S> &st,
-                                                           const float (&s)[S::MT][S::NT][4], int dim0)
+                                                           rkvk_prefill_turn<S> &t,
+                                                           const float (&s)[S::MT][S::NT][4], int dim0, float mul2)
 {
+    constexpr int KS = S::NT / 2, PAIRS = S::OT / 2, ALL = KS * PAIRS, E = S::MT * 4;
+    constexpr int AHEAD = rkvk_min(RKVK_PREFILL_AHEAD, ALL - 1);
     const int lane = rkvk_lane();
     const uint32_t v = rkvk_smem_addr(sm.v + (lane & 15) * S::V_PITCH + (lane >> 4) * 16 + dim0 * 2);
+    uint32_t p[KS][S::MT][4], b[AHEAD + 1][4];
 #pragma unroll
-    for (int k = 0; k < S::NT / 2; k++) { /* 16 cells */
-        uint32_t p[S::MT][4];
+    for (int e = 0; e < KS * E; e++)
+        rkvk_prefill_weights(t, p[e / E], s, e / E, e % E, mul2);
 #pragma unroll
-        for (int m = 0; m < S::MT; m++)
+    for (int j = 0; j < AHEAD; j++)
+        rkvk_ldmatrix_x4_trans(b[j], v + j / PAIRS * 16 * S::V_PITCH + j % PAIRS * 32);
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                p[m][j] = rkvk_pack<S::BF16_V>(s[m][2 * k + j / 2][j % 2 * 2], s[m][2 * k + j / 2][j % 2 * 2 + 1]);
+    for (int j = 0; j < ALL; j++) {
+        const int k = j / PAIRS, n = j % PAIRS, to = j + AHEAD;
+        if (to < ALL)
+            rkvk_ldmatrix_x4_trans(b[to % (AHEAD + 1)], v + to / PAIRS * 16 * S::V_PITCH + to % PAIRS * 32);
 #pragma unroll
-        for (int n = 0; n < S::OT; n += 2) {
-            uint32_t b[4];
-            rkvk_ldmatrix_x4_trans(b, v + k * 16 * S::V_PITCH + n * 16);
-#pragma unroll
-            for (int m = 0; m < S::MT; m++) {
-                rkvk_mma<S::BF16_V>(st.o[m][n], p[m], b[0], b[1]);
-                rkvk_mma<S::BF16_V>(st.o[m][n + 1], p[m], b[2], b[3]);
-            }
+        for (int m = 0; m < S::MT; m++) {
+            rkvk_mma<S::BF16_V>(st.o[m][2 * n], p[k][m], b[j % (AHEAD + 1)][0], b[j % (AHEAD + 1)][1]);
+            rkvk_mma<S::BF16_V>(st.o[m][2 * n + 1], p[k][m], b[j % (AHEAD + 1)][2], b[j % (AHEAD + 1)][3]);
         }
     }
+#pragma unroll
+    for (int i = 0; i < 2 * S::MT; i++)
+        st.l[i / 2][i % 2] = __fmaf_rn(st.l[i / 2][i % 2], t.factor[i / 2][i % 2], t.sum[i / 2][i % 2]);
 }
 
 /* -------------------------------------------------------------------- state */
@@ -410,7 +393,7 @@ static __device__ __forceinline__ void rkvk_prefill_begin(const rkvi_attend_args
             },
             [&](int m, int i, const float *at_m, const float *at_l) {
                 st.m[m][i] = *at_m;
-                st.l[m][i] = *at_l;
+                st.l[m][i] = (rkvk_lane() & 3) == 0 ? *at_l : 0.0f;
             });
 }
 
@@ -426,6 +409,19 @@ static __device__ __forceinline__ void rkvk_prefill_end(const rkvi_attend_args &
                 *at_l = st.l[m][i];
             }
         });
+}
+
+/* A leaf ends for all rows alike: l to the first lane of the row. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_gather(rkvk_prefill_state<S> &st)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * S::MT; i++) {
+        float &l = st.l[i / 2][i % 2];
+        l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 1));
+        l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 2));
+        l = (rkvk_lane() & 3) == 0 ? l : 0.0f;
+    }
 }
 
 template <typename S>
@@ -451,8 +447,11 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
 {
     const int row0 = rkvk_warp() / S::SHARE * S::MT * 16, dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE);
     const float unit = rkvk_unit<S::TV>(a.geom.v_scale), per_unit = __fdiv_rn(1.0f, unit);
+    const float scale = fabsf(__fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)));
+    const float mul = a.softcap != 0.0f ? 1.0f : scale, mul2 = __fmul_rn(mul, RKVK_LOG2E);
     rkvk_cursor cur = {0, 0, 0}, next;
     rkvk_prefill_state<S> st;
+    rkvk_prefill_turn<S> t;
     __syncthreads(); /* those before are done with what is set up here */
     rkvk_prefill_load_q(sm, a, w);
     if (threadIdx.x < 32)
@@ -483,8 +482,9 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
             rkvk_prefill_copy_v(sm, a, cur);
             rkvk_copy_commit();
         } else {
-            rkvk_dequant_rows<S, S::TK, S::DK, S::K_PITCH>(sm.k, sm.raw, sm.raw + S::RAW_K_SCALE_AT, leaf, cur.cell);
-            rkvk_dequant_rows<S, S::TV, S::DV, S::V_PITCH>(sm.v, sm.raw + S::RAW_V_AT, sm.raw + S::RAW_V_SCALE_AT,
+            rkvk_dequant_rows<S::BC, S::TK, S::DK, S::K_PITCH>(sm.k, sm.raw, sm.raw + S::RAW_K_SCALE_AT, leaf,
+                                                               cur.cell);
+            rkvk_dequant_rows<S::BC, S::TV, S::DV, S::V_PITCH>(sm.v, sm.raw + S::RAW_V_AT, sm.raw + S::RAW_V_SCALE_AT,
                                                            leaf, cur.cell);
             __syncthreads();
             if (more) {
@@ -495,7 +495,7 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
         }
         rkvk_prefill_scores(sm, s, row0);
         rkvk_prefill_mask(a, st, s, cur.cell);
-        rkvk_prefill_weights(a, st, s);
+        rkvk_prefill_maxima(st, t, s, mul);
         if constexpr (S::DIRECT) {
             rkvk_copy_wait<0>();
             __syncthreads(); /* V is here; K is no longer read */
@@ -504,13 +504,17 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
                 rkvk_copy_commit();
             }
         }
-        rkvk_prefill_output(sm, st, s, dim0);
+        rkvk_prefill_scale(st, t);
+        rkvk_prefill_output(sm, st, t, s, dim0, mul2);
         if (!more_in_leaf) {
+            rkvk_prefill_gather(st);
             rkvk_prefill_unit(st, unit);
-            __syncthreads(); /* all have read the queue */
-            if (threadIdx.x < 32)
-                rkvk_queue_fill(sm.queue, a, w.walk, cur.leaf);
-            __syncthreads();
+            if (cur.leaf % RKVK_PREFILL_FILL == RKVK_PREFILL_FILL - 1) {
+                __syncthreads(); /* all have read the queue */
+                if (threadIdx.x < 32)
+                    rkvk_queue_fill(sm.queue, a, w.walk, cur.leaf);
+                __syncthreads();
+            }
             if (more) {
                 rkvk_prefill_leaf(sm, st, sm.queue.leaf[next.leaf % RKVK_QUEUE]);
                 rkvk_prefill_unit(st, per_unit);
@@ -541,7 +545,8 @@ static __global__ void __launch_bounds__(RKVK_THREADS) rkvk_prefill(const rkvi_a
     w.q_head = (uint32_t)(index % a.q_heads);
     w.walk = {a.entries + w.item->entry, w.item->leaf0, w.item->leaf1, w.q_head / (a.q_heads / a.geom.n_heads)};
     const uint32_t n_rows = w.item->n_rows;
-    for (w.row0 = (uint32_t)((n_blocks - 1 - block) % S::PARTS) * S::ROWS; w.row0 < n_rows; w.row0 += S::PARTS * S::ROWS) {
+    const uint32_t part = (uint32_t)((n_blocks - 1 - block) % S::PARTS);
+    for (w.row0 = part * S::ROWS; w.row0 < n_rows; w.row0 += S::PARTS * S::ROWS) {
         w.n_rows = n_rows - w.row0 < S::ROWS ? n_rows - w.row0 : S::ROWS;
         rkvk_prefill_rows(sm, a, w);
     }
