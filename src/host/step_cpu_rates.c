@@ -17,6 +17,7 @@
 #define COPIED_BYTES (64 * MIB)   /* at least, */
 #define COPIED_NS 25000000u       /* and so long, */
 #define MOST_NS 60000000u         /* at most */
+#define ROUNDS 3u                 /* of both; what disturbs one of them is not the cache's */
 #define NAP_NS 200000
 #define MOST_COPIES 256u
 #define MOST_UNITS 100000u /* more than threads get through in MOST_NS, but of tiny heads */
@@ -311,6 +312,23 @@ static rkv_status measure_both(rkv_cache *h, const load *l, uint64_t link_bytes_
     return s == RKV_OK ? synced : s;
 }
 
+/* The round that got most through. */
+static rkv_status measure_rounds(rkv_cache *h, const load *l, uint64_t link_bytes_per_s, uint64_t *out_cpu,
+                                 uint64_t *out_beside)
+{
+    rkv_status s = RKV_OK;
+    *out_cpu = *out_beside = 0;
+    for (uint32_t i = 0; i < ROUNDS && s == RKV_OK; i++) {
+        uint64_t cpu = 0, beside = 0;
+        s = measure_both(h, l, link_bytes_per_s, &cpu, &beside);
+        if (cpu + beside > *out_cpu + *out_beside) {
+            *out_cpu = cpu;
+            *out_beside = beside;
+        }
+    }
+    return s;
+}
+
 /* ------------------------------------------------------------------------- all */
 
 static rkv_status measure_site(rkv_cache *h, uint32_t site, rkvi_cpu_rates *rates, uint64_t *out_cpu,
@@ -327,7 +345,7 @@ static rkv_status measure_site(rkv_cache *h, uint32_t site, rkvi_cpu_rates *rate
     if (s == RKV_OK)
         cut_copies(&l, rates->link_bytes_per_s);
     if (s == RKV_OK)
-        s = measure_both(h, &l, rates->link_bytes_per_s, out_cpu, out_beside);
+        s = measure_rounds(h, &l, rates->link_bytes_per_s, out_cpu, out_beside);
     free_load(&l);
     return s;
 }
