@@ -5,6 +5,7 @@
 #include "cliff.h"
 #include "cpu_model.h"
 #include "overheads.h"
+#include "prefill.h"
 #include "shared.h"
 #include "sizing.h"
 
@@ -21,6 +22,7 @@ static const command commands[] = {
     {"cpu-model", "the rule for the CPU's share against a sweep, simulated", cpu_model_main},
 #ifdef BENCH_HAS_CUDA
     {"overheads", "what a cache costs beyond its bytes and copies, on a GPU", overheads_main},
+    {"prefill", "chunks of a prompt, three quarters of the cache in the tail", prefill_main},
 #endif
     {"cliff", "step time against tail bytes, beside copies op by op and the bound", cliff_main},
 };
