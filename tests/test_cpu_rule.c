@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -121,6 +122,25 @@ static void test_hidden(void **state)
     const uint64_t wanted = (all - 2 * MIB) / 2, off = w.cache->cfg.cpu_least_bytes / 2 + 64 * KIB;
     if (cpu > wanted + off || cpu + off < wanted)
         fail_msg("%llu of %llu bytes, not %llu", (unsigned long long)cpu, (unsigned long long)all, (unsigned long long)wanted);
+    fx_close(&w);
+}
+
+/* Rates as large as they may be: all of any tail is hidden. */
+static void test_largest_rates(void **state)
+{
+    (void)state;
+    fx w;
+    const fx_model m = model(FX_HOST, 2, 8);
+    const uint64_t most = RKVI_SIZE_MAX;
+    const rkv_cpu_share_params p = {.struct_size = sizeof p, .step_ns = most, .link_bytes_per_s = most,
+                                    .beside_bytes_per_s = most, .cpu_bytes_per_s = most, .handover_ns = most};
+    fx_open(&w, &m);
+    fx_ok(rkv_cache_set_cpu_share(w.cache, &p), "set");
+    assert_int_equal(info_of(&w).cpu_free_bytes, most);
+    assert_int_equal(info_of(&w).cpu_share, 8);
+    text(&w, 0, 40);
+    decode(&w, 1, 9000);
+    assert_int_equal(fx_stats(&w).cpu_bytes, 0);
     fx_close(&w);
 }
 
@@ -323,10 +343,15 @@ static void test_clock(void **state)
     assert_int_equal(rkvi_step_clock_ns(w.cache), 0);
     decode(&w, 1, 200);
     assert_true(rkvi_step_clock_ns(w.cache) > 0);
+    for (uint32_t i = 0; i < 3; i++) { /* given up: no step ends there */
+        const fx_entry e = {.seq = 0, .rows = 1, .tag = 250, .regime = RKV_REGIME_DECODE};
+        fx_ok(fx_begin(&w, &e, 1), "begin");
+        fx_ok(fx_abort(&w), "abort");
+    }
     text(&w, 0, 40); /* prefill, and decode that streams at an unknown rate */
     for (uint32_t i = 0; i < 8; i++)
         decode(&w, 1, 300 + i);
-    assert_int_equal(w.cache->clock.n, RKVI_CLOCK_LEAST + 1); /* the last one before them ended, too */
+    assert_int_equal(w.cache->clock.n, RKVI_CLOCK_LEAST + 1); /* the last one before those given up ended, too */
     fx_ok(rkv_cache_set_cpu_share(w.cache, NULL), "set");
     assert_int_equal(info_of(&w).cpu_step_ns, rkvi_step_clock_ns(w.cache));
     fx_close(&w);
@@ -381,6 +406,50 @@ static void test_costs(void **state)
     assert_true(fx_stats(&sharing).cpu_bytes > 0);
     for (uint32_t k = 0; k < 3; k++)
         fx_close(all[k]);
+}
+
+typedef struct engine {
+    uint64_t n_allocs, bytes, refuse_at;
+} engine;
+
+static void *engine_alloc(void *user, uint64_t size_bytes)
+{
+    engine *e = user;
+    if (++e->n_allocs == e->refuse_at)
+        return NULL;
+    e->bytes += size_bytes;
+    return aligned_alloc(256, (size_bytes + 255) / 256 * 256);
+}
+
+static void engine_free(void *user, void *ptr, uint64_t size_bytes)
+{
+    ((engine *)user)->bytes -= size_bytes;
+    free(ptr);
+}
+
+/* The first share of a cache asks the engine's allocator, which may refuse. */
+static void test_first_share(void **state)
+{
+    (void)state;
+    fx w;
+    engine e = {0};
+    fx_model m = model(FX_HOST, 2, 0);
+    const rkv_cpu_share_params p = {.struct_size = sizeof p, .share = 8};
+    m.params.device_allocator = (rkv_allocator){engine_alloc, engine_free, &e};
+    fx_open(&w, &m);
+    const uint64_t before = e.bytes;
+    e.refuse_at = e.n_allocs + 1;
+    expect(rkv_cache_set_cpu_share(w.cache, &p), RKV_E_DEVICE_MEMORY, "allocator refused");
+    assert_int_equal(info_of(&w).cpu_share, 0);
+    assert_true(e.bytes == before && info_of(&w).device_bytes == before);
+    fx_ok(rkv_cache_set_cpu_share(w.cache, &p), "set");
+    assert_int_equal(e.bytes, before + RKVI_CPU_DEVICE_BYTES);
+    text(&w, 0, 40);
+    decode(&w, 1, 9000);
+    assert_true(fx_stats(&w).cpu_bytes > 0);
+    fx_ok(fx_sync(&w), "sync");
+    fx_close(&w);
+    assert_int_equal(e.bytes, 0);
 }
 
 /* Two caches, and more threads than CPUs. */
@@ -443,6 +512,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hidden),   cmocka_unit_test(test_repeat), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_largest_rates), cmocka_unit_test(test_first_share),
         cmocka_unit_test(test_changing), cmocka_unit_test(test_measured), cmocka_unit_test(test_faults),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_costs),    cmocka_unit_test(test_crowd),  cmocka_unit_test(test_violation),

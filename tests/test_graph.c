@@ -380,6 +380,26 @@ static bool never_looks(void *arg, rkvi_cpu_stage stage)
     return stage != RKVI_CPU_LOOKS;
 }
 
+/* A graph without a share does not wait for a job that was given up; the next one with
+ * a share does.  Which launches the CPU has is part of the key. */
+static void given_up(world *x)
+{
+    const uint32_t rows[] = {1, 2}, shares[] = {RKV_CPU_SHARE_NONE, 8};
+    rkv_cache *c = x->w.cache;
+    for (uint32_t i = 0; i < 2; i++) {
+        const rkv_cpu_share_params p = {.struct_size = sizeof p, .share = shares[i]};
+        fx_ok(rkv_cache_set_cpu_share(c, &p), "set");
+        fx_ok(rkv_cache_set_cpu_share(x->eager.cache, &p), "set");
+        c->cpu.is_out = true;
+        decode(x, 2, rows, false);
+        assert_int_equal(c->cpu.is_out, i == 0);
+    }
+    const uint64_t key = rkvi_plan_hash(&c->plan, &c->cfg, &c->batch);
+    c->plan.sites[0].cpu_is_mixed = !c->plan.sites[0].cpu_is_mixed;
+    assert_true(rkvi_plan_hash(&c->plan, &c->cfg, &c->batch) != key);
+    c->plan.sites[0].cpu_is_mixed = !c->plan.sites[0].cpu_is_mixed;
+}
+
 /* A part of the tail is the CPU's, also in replays; its threads come, or they don't
  * and the graph has the bits of one without a share. */
 static void run_cpu(fx_executor executor, uint32_t n_steps, uint32_t n_parts, bool is_gone)
@@ -416,6 +436,8 @@ static void run_cpu(fx_executor executor, uint32_t n_steps, uint32_t n_parts, bo
     assert_true(x.n_same > n_steps / 8);
     assert_int_equal(s.cpu_late_bytes, is_gone ? s.cpu_bytes : 0);
     assert_true(x.n_graphs <= 2 + (n_steps + n_steps / 9) / (T / 2)); /* aborted steps count as well */
+    if (!is_gone)
+        given_up(&x);
     close_world(&x);
 }
 

@@ -198,8 +198,9 @@ typedef struct rkv_site_params {
 #define RKV_SITE_PARAMS_INIT {.struct_size = sizeof(rkv_site_params)}
 
 /* Device memory from the engine's allocator.  alloc returns 256-byte aligned
- * device memory or NULL; both are called inside rkv_cache_create, _destroy and
- * _set_residency only, on the calling thread.  All NULL: the executor's. */
+ * device memory or NULL; both are called inside rkv_cache_create, _destroy,
+ * _set_residency and _set_cpu_share only, on the calling thread.  All NULL: the
+ * executor's. */
 typedef struct rkv_allocator {
     void *(*alloc)(void *user, uint64_t size_bytes);
     void (*free)(void *user, void *ptr, uint64_t size_bytes);
@@ -403,14 +404,16 @@ typedef struct rkv_cpu_share_params {
 /* Chooses the share anew, or takes it, from the next step on.  params NULL: all
  * measured.  Legal between steps; what is given is taken at once.  Measuring
  * waits until nothing is in flight, then computes on the cache's threads over
- * its tail memory (1 GiB of it) beside copies into the ring: about 0.1 s a geometry, in which no
- * other work should run on device or CPU.
+ * its tail memory (1 GiB of it) beside copies into the ring: about 0.1 s a geometry,
+ * in which no other work should run on device or CPU.  The first share of a cache
+ * takes its threads and their memory: a little of the device's (estimate counts
+ * it), and host_cpu_bytes.
  * Errors: RKV_E_ARGUMENT (a share above 15; share and site_shares, or either
  * and a rate, together), RKV_E_OVERFLOW, RKV_E_STATE (a step is open; no step_ns is
- * known: give it, or run 8 steps with a short tail first), RKV_E_UNSUPPORTED (the
- * cache was made without cpu_threads), RKV_E_HOST_MEMORY, RKV_E_HOST_LIMIT,
- * RKV_E_SYSTEM (a thread was refused), RKV_E_DEVICE_CALL, RKV_E_POISONED.  The
- * share is as before then. */
+ * known: give it, or run 9 steps with a short tail first), RKV_E_UNSUPPORTED (the
+ * cache was made without cpu_threads), RKV_E_DEVICE_MEMORY, RKV_E_HOST_MEMORY,
+ * RKV_E_HOST_LIMIT, RKV_E_SYSTEM (a thread was refused), RKV_E_DEVICE_CALL,
+ * RKV_E_POISONED.  The share is as before then. */
 RKV_API rkv_status rkv_cache_set_cpu_share(rkv_cache *cache, const rkv_cpu_share_params *params);
 
 /* Effective values of all parameters.  This call and the three after it wait for a

@@ -125,13 +125,14 @@ void rkvi_config_cpu_choose(rkvi_config *cfg)
     const double beside = r->beside_bytes_per_s ? (double)r->beside_bytes_per_s : link;
     const double handover_ns = (double)(r->handover_ns ? r->handover_ns : RKVI_CPU_HANDOVER_NS);
     const double idle_s = 1e-9 * ((double)r->step_ns + n_streaming(cfg) * handover_ns);
+    const double free_bytes = link * idle_s, most = (double)RKVI_SIZE_MAX; /* beyond it, any tail is hidden */
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         rkvi_site_config *site = &cfg->sites[i];
         const double rate = (double)(site->cpu_bytes_per_s ? site->cpu_bytes_per_s : r->cpu_bytes_per_s);
         site->cpu_share = rkvi_config_cpu_parts(cfg, i, rate / (rate + beside));
     }
     cfg->cpu_is_chosen = true;
-    set_free(cfg, (uint64_t)(link * idle_s) / MIB * MIB);
+    set_free(cfg, (uint64_t)(free_bytes < most ? free_bytes : most) / MIB * MIB);
 }
 
 /* ------------------------------------------------------------------ parameters */

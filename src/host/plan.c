@@ -573,7 +573,7 @@ uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_b
     for (uint32_t i = 0; i < cfg->n_sites; i++) {
         const rkvi_plan_site *s = &p->sites[i];
         hash = mix(mix(mix(mix(hash, s->bases_off), s->items_off), s->merges_off), s->nodes_off);
-        hash = mix(mix(mix(mix(hash, s->merge0), s->n_merge), s->n_launches), s->cpu_launch);
+        hash = mix(mix(mix(mix(mix(hash, s->merge0), s->n_merge), s->n_launches), s->cpu_launch), s->cpu_is_mixed);
         for (uint32_t g = 0; g < s->n_launches * p->n_rounds; g++)
             hash = hash_launch(hash, &p->launches[s->launch0 * p->n_rounds + g]);
     }

@@ -546,6 +546,7 @@ void rkvi_step_abort(rkv_cache *h)
         poison_after(h, h->stream);
     take_back(h, RKV_OK);
     h->now->abort_mark = h->compute.last;
+    h->clock.begun_ns = 0; /* no step from begin to begin */
     h->state = RKVI_STEP_IDLE;
     h->stats.aborted_steps++;
 }

@@ -477,10 +477,13 @@ rkv_status rkvi_step_cpu_finish(rkv_cache *h, const rkvi_site_call *c)
 
 rkv_status rkvi_step_cpu_replay(rkv_cache *h, uint32_t first_site, uint32_t end_site, void *stream)
 {
-    const rkv_status s = h->cpu.team ? await_given_up(h, stream) : RKV_OK;
+    rkv_status s = RKV_OK;
     for (uint32_t site = first_site; site < end_site && s == RKV_OK; site++) {
         const rkvi_site_call c = call_of(h, site);
-        if (rkvi_step_cpu_hands(h, &c))
+        if (!rkvi_step_cpu_hands(h, &c))
+            continue;
+        s = await_given_up(h, stream); /* but for the first one, nothing */
+        if (s == RKV_OK)
             count(h, site);
     }
     return s;

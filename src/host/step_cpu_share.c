@@ -114,7 +114,7 @@ static rkv_status fix(rkv_cache *h, const rkvi_cpu_wish *w)
         return rkvi_fail(RKV_E_STATE,
                          "no time of a step is known by which the CPU's share could be chosen: give step_ns, or run "
                          "%u decode steps while the tail is short, and call again",
-                         RKVI_CLOCK_LEAST);
+                         RKVI_CLOCK_LEAST + 1);
     return choose(h, &rates);
 }
 
