@@ -8,7 +8,7 @@
 #include "device_check.h"
 #include "device_host.h"
 #include "device_sim.h"
-#include "ops_half.h"
+#include "step_tensor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,6 @@
 
 #include <cmocka.h>
 
-#define CANARY 0xC5
 #define GAP 8u /* elements behind each row of a head-major tensor */
 
 const fx_gpu_calls *fx_gpu;
@@ -201,7 +200,7 @@ static void *keep(fx *w, size_t bytes)
     w->old[w->n_old] = fx_gpu ? fx_gpu->alloc(bytes) : malloc(bytes ? bytes : 1);
     if (w->model.executor == FX_CHECK)
         rkvi_device_check_given(w->dev, w->old[w->n_old], bytes);
-    return memset(w->old[w->n_old++], CANARY, bytes);
+    return memset(w->old[w->n_old++], FX_CANARY, bytes);
 }
 
 /* Rows of a head lie together, with gaps; or all is dense. */
@@ -218,50 +217,9 @@ static fx_tensor tensor_make(fx *w, uint32_t rows, uint32_t heads, uint32_t dim)
     return x;
 }
 
-static uint64_t offset_of(const fx_tensor *x, uint32_t row, uint32_t head)
-{
-    return row * (uint64_t)x->t.row_stride + head * (uint64_t)x->t.head_stride;
-}
-
-static void put(fx_tensor *x, uint32_t row, const float *values)
-{
-    for (uint32_t h = 0; h < x->heads; h++)
-        for (uint32_t i = 0; i < x->dim; i++) {
-            const uint64_t at = offset_of(x, row, h) + i;
-            const float f = values[h * x->dim + i];
-            if (x->t.type == RKV_TYPE_F32)
-                ((float *)x->t.data)[at] = f;
-            else
-                ((uint16_t *)x->t.data)[at] = x->t.type == RKV_TYPE_F16 ? rkvi_f32_to_f16(f) : rkvi_f32_to_bf16(f);
-        }
-}
-
-static float get(const fx_tensor *x, uint32_t row, uint32_t head, uint32_t i)
-{
-    const uint64_t at = offset_of(x, row, head) + i;
-    if (x->t.type == RKV_TYPE_F32)
-        return ((const float *)x->t.data)[at];
-    const uint16_t u = ((const uint16_t *)x->t.data)[at];
-    return x->t.type == RKV_TYPE_F16 ? rkvi_f16_to_f32(u) : rkvi_bf16_to_f32(u);
-}
-
 float fx_out(const fx *w, uint32_t site, uint32_t row, uint32_t head, uint32_t i)
 {
-    return get(&w->out[site], row, head, i);
-}
-
-/* Bytes between the rows of a strided output are as they were. */
-static void check_canaries(const fx_tensor *x)
-{
-    const uint64_t size = x->t.type == RKV_TYPE_F32 ? 4 : 2;
-    bool *used = calloc(x->size_bytes + 1, sizeof *used);
-    for (uint32_t r = 0; r < x->rows; r++)
-        for (uint32_t h = 0; h < x->heads; h++)
-            memset(used + offset_of(x, r, h) * size, 1, x->dim * size);
-    for (uint64_t i = 0; i < x->size_bytes; i++)
-        if (!used[i] && x->bytes[i] != CANARY)
-            fail_msg("byte %llu of an output was written over", (unsigned long long)i);
-    free(used);
+    return tensor_get(&w->out[site], row, head, i);
 }
 
 /* ------------------------------------------------------------------ the step */
@@ -334,13 +292,13 @@ static void fill_site(fx *w, uint32_t site)
         for (uint32_t r = 0; r < w->entries[i].rows; r++, row++) {
             const uint64_t tag = w->entries[i].tag + r;
             fx_values(tag, site, 'q', sp->n_q_heads * lp->head_dim_k, x);
-            put(&w->q[site], row, x);
+            tensor_put(&w->q[site], row, x);
             if (w->entries[i].is_query)
                 continue;
             fx_values(tag, sp->kv_layer, 'k', lp->n_kv_heads * lp->head_dim_k, x);
-            put(&w->k[site], cell, x);
+            tensor_put(&w->k[site], cell, x);
             fx_values(tag, sp->kv_layer, 'v', lp->n_kv_heads * dv, x);
-            put(&w->v[site], cell++, x);
+            tensor_put(&w->v[site], cell++, x);
         }
     w->site_sinks[site] = w->is_fixed ? w->site_sinks[site] : NULL;
     if (w->model.sinks[site] && !w->site_sinks[site]) {
@@ -403,7 +361,7 @@ rkv_status fx_sync(fx *w)
     const rkv_status s = rkv_host_stream_sync(w->cache, w->stream);
     for (uint32_t i = 0; i < w->model.n_sites && s == RKV_OK; i++)
         if (w->is_strided && w->out[i].bytes)
-            check_canaries(&w->out[i]);
+            tensor_check_canaries(&w->out[i]);
     return s;
 }
 

@@ -7,6 +7,7 @@
 #include "step_profile.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const rkvi_copy_spec mass_spec = {"rkv_profile_mass", sizeof(rkv_profile_mass),
                                          offsetof(rkv_profile_mass, recent)};
@@ -127,8 +128,8 @@ rkv_status rkv_profile_advise(rkv_cache *cache, const rkv_advise_params *params,
     s = list ? advise(cache, params, list, &sum)
              : rkvi_fail(RKV_E_HOST_MEMORY, "no memory for advice on %u KV layers", n);
     for (uint32_t i = 0; i < n && s == RKV_OK; i++) {
-        rkv_advice *out = (rkv_advice *)(void *)((char *)out_advice + (size_t)i * stride);
-        out->struct_size = stride;
+        void *out = (char *)out_advice + (size_t)i * stride; /* at any address */
+        memcpy(out, &stride, sizeof stride);
         list[i].struct_size = sizeof *list;
         rkvi_copy_out(&advice_spec, &list[i], out);
     }

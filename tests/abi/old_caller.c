@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * A program of release 0.1: compiled with that release's headers (v0_1/), linked
- * and run with today's library.  It never changes; while 0.1 is not released, the
- * headers follow the ABI baseline.
+ * and run with today's library.  It never changes; while 0.1 is not released, its
+ * headers are those of an early state of it, since when structs have grown.
  */
 #include <rollkv/host.h>
 #include <rollkv/rollkv.h>
