@@ -20,8 +20,8 @@
  *   q4_0       the 16 bytes of a block of 32 serve two tiles: low nibbles dims
  *              0 .. 15, high ones 16 .. 31
  *
- * fp8's bits, shifted into place, are its value times 2^-8: the factor is given
- * back in f32 (rkvk_unit).
+ * Where no instruction converts fp8 (before 8.9), its bits, shifted into place, are its
+ * value times 2^-8: the factor is given back in f32 (rkvk_unit).
  */
 #ifndef RKVK_DEQUANT_CUH
 #define RKVK_DEQUANT_CUH
@@ -51,7 +51,7 @@ static __host__ __device__ constexpr int rkvk_scale_bytes(rkv_type type, int dim
 template <rkv_type TYPE>
 static __device__ __forceinline__ float rkvk_unit(float fp8_scale)
 {
-    return TYPE == RKV_TYPE_FP8_E4M3 ? __fmul_rn(fp8_scale, 256.0f) : 1.0f;
+    return TYPE == RKV_TYPE_FP8_E4M3 ? __fmul_rn(fp8_scale, RKVK_FP8_UNIT) : 1.0f;
 }
 
 /* The dim of element j (b0's two, then b1's two) of lane t in a step. */
@@ -103,13 +103,7 @@ static __device__ __forceinline__ uint32_t rkvk_q8_pair(uint32_t flipped)
 /* Nibbles at bits 0 and 16. */
 static __device__ __forceinline__ uint32_t rkvk_q4_low(uint32_t w)
 {
-    return rkvk_minus((w & 0x000f000fu) | 0x64006400u, 8.0f);
-}
-
-/* fp8 in the high byte of each half (the low ones are ignored): value * 2^-8. */
-static __device__ __forceinline__ uint32_t rkvk_fp8_pair(uint32_t w)
-{
-    return (w & 0x80008000u) | (w >> 1 & 0x3f803f80u);
+    return rkvk_minus(rkvk_and_or<0x000f000fu>(w, 0x64006400u), 8.0f);
 }
 
 static __device__ __forceinline__ uint32_t rkvk_scaled(uint32_t x, __half2 d)
@@ -136,10 +130,10 @@ static __device__ __forceinline__ void rkvk_k_step(uint32_t (&a)[4], const uint8
     if constexpr (TYPE == RKV_TYPE_FP8_E4M3) {
         const uint8_t *p = rows + (lane >> 2) * PITCH + step * 16 + (lane & 3) * 4;
         const uint32_t w0 = rkvk_word(p), w1 = rkvk_word(p + 8 * PITCH);
-        a[0] = rkvk_fp8_pair(__byte_perm(w0, 0, 0x1404)); /* bytes 0, 1 to the halves' high bytes */
-        a[1] = rkvk_fp8_pair(__byte_perm(w1, 0, 0x1404));
-        a[2] = rkvk_fp8_pair(__byte_perm(w0, 0, 0x3424));
-        a[3] = rkvk_fp8_pair(__byte_perm(w1, 0, 0x3424));
+        a[0] = rkvk_fp8_low(w0);
+        a[1] = rkvk_fp8_low(w1);
+        a[2] = rkvk_fp8_high(w0);
+        a[3] = rkvk_fp8_high(w1);
     } else {
         const int row = (lane & 7) + (lane >> 3 & 1) * 8, chunk = step * 2 + (lane >> 4);
         rkvk_ldmatrix_x4(a, rkvk_smem_addr(rows + row * PITCH + chunk * 16));
@@ -177,8 +171,9 @@ static __device__ __forceinline__ void rkvk_v_tile(uint32_t (&a)[4], const uint8
         rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + tile * 16));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            a[2 * i] = rkvk_fp8_pair(w[i] << 8);
-            a[2 * i + 1] = rkvk_fp8_pair(w[i]);
+            const uint32_t x = __byte_perm(w[i], 0, 0x3120); /* dim 2g of both cells, dim 2g + 1 */
+            a[2 * i] = rkvk_fp8_low(x);
+            a[2 * i + 1] = rkvk_fp8_high(x);
         }
     }
 }

@@ -73,6 +73,52 @@ static __device__ __forceinline__ void rkvk_mma(float (&c)[4], const uint32_t (&
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* (x & mask) | bits, in one instruction: `bits` must be in a register for it, which the compiler forgoes. */
+template <uint32_t MASK>
+static __device__ __forceinline__ uint32_t rkvk_and_or(uint32_t x, uint32_t bits)
+{
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "n"(MASK), "r"(bits));
+    return y;
+}
+
+/* fp8 (e4m3): two in bytes 0, 1 or 2, 3 of a word as f16, times what RKVK_FP8_UNIT gives back. */
+#if __CUDA_ARCH__ >= 890
+#define RKVK_FP8_UNIT 1.0f
+
+static __device__ __forceinline__ uint32_t rkvk_fp8_low(uint32_t w)
+{
+    uint32_t y;
+    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, a;}" : "=r"(y) : "r"(w));
+    return y;
+}
+
+static __device__ __forceinline__ uint32_t rkvk_fp8_high(uint32_t w)
+{
+    uint32_t y;
+    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, b;}" : "=r"(y) : "r"(w));
+    return y;
+}
+#else
+#define RKVK_FP8_UNIT 256.0f
+
+/* In the high byte of each half. */
+static __device__ __forceinline__ uint32_t rkvk_fp8_pair(uint32_t w)
+{
+    return (w & 0x80008000u) | (w >> 1 & 0x3f803f80u);
+}
+
+static __device__ __forceinline__ uint32_t rkvk_fp8_low(uint32_t w)
+{
+    return rkvk_fp8_pair(__byte_perm(w, 0, 0x1404));
+}
+
+static __device__ __forceinline__ uint32_t rkvk_fp8_high(uint32_t w)
+{
+    return rkvk_fp8_pair(__byte_perm(w, 0, 0x3424));
+}
+#endif
+
 /* 2^x, within 2 ulp; 2^0 = 1, 2^-inf = 0. */
 static __device__ __forceinline__ float rkvk_exp2(float x)
 {

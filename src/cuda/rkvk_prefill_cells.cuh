@@ -50,10 +50,10 @@ static __device__ __forceinline__ void rkvk_dequant_rows(uint8_t *dst, const uin
             x = *reinterpret_cast<const uint4 *>(src + row * 2 * DIM + first * 2);
         } else if constexpr (TYPE == RKV_TYPE_FP8_E4M3) {
             const uint2 w = *reinterpret_cast<const uint2 *>(src + row * DIM + first);
-            x.x = rkvk_fp8_pair(__byte_perm(w.x, 0, 0x1404));
-            x.y = rkvk_fp8_pair(__byte_perm(w.x, 0, 0x3424));
-            x.z = rkvk_fp8_pair(__byte_perm(w.y, 0, 0x1404));
-            x.w = rkvk_fp8_pair(__byte_perm(w.y, 0, 0x3424));
+            x.x = rkvk_fp8_low(w.x);
+            x.y = rkvk_fp8_high(w.x);
+            x.z = rkvk_fp8_low(w.y);
+            x.w = rkvk_fp8_high(w.y);
         } else if constexpr (TYPE == RKV_TYPE_Q8_0) {
             uint2 w = *reinterpret_cast<const uint2 *>(src + row * DIM + first);
             const __half2 d =

@@ -254,10 +254,10 @@ static __device__ __forceinline__ uint4 rkvk_eight(uint32_t w0, uint32_t w1, __h
 {
     uint4 x;
     if constexpr (TYPE == RKV_TYPE_FP8_E4M3) {
-        x.x = rkvk_fp8_pair(__byte_perm(w0, 0, 0x1404));
-        x.y = rkvk_fp8_pair(__byte_perm(w0, 0, 0x3424));
-        x.z = rkvk_fp8_pair(__byte_perm(w1, 0, 0x1404));
-        x.w = rkvk_fp8_pair(__byte_perm(w1, 0, 0x3424));
+        x.x = rkvk_fp8_low(w0);
+        x.y = rkvk_fp8_high(w0);
+        x.z = rkvk_fp8_low(w1);
+        x.w = rkvk_fp8_high(w1);
     } else if constexpr (TYPE == RKV_TYPE_Q8_0) {
         w0 ^= 0x80808080u;
         w1 ^= 0x80808080u;

@@ -52,7 +52,7 @@ static __device__ __forceinline__ uint32_t rkvk_q8_odd(uint32_t w)
 /* Nibbles at bits 4 and 20. */
 static __device__ __forceinline__ uint32_t rkvk_q4_high(uint32_t w)
 {
-    const __half2 x = rkvk_half2((w & 0x00f000f0u) | 0x64006400u); /* 1024 + 16 u */
+    const __half2 x = rkvk_half2(rkvk_and_or<0x00f000f0u>(w, 0x64006400u)); /* 1024 + 16 u */
     return rkvk_bits2(__hfma2(x, __float2half2_rn(0.0625f), __float2half2_rn(-72.0f)));
 }
 

@@ -107,6 +107,16 @@ static inline void rkvk_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
     emu_meet(EMU_MMA, &m);
 }
 
+template <uint32_t MASK> static inline uint32_t rkvk_and_or(uint32_t x, uint32_t bits) { return (x & MASK) | bits; }
+
+#define RKVK_FP8_UNIT 1.0f
+static inline uint32_t rkvk_fp8_low(uint32_t w)
+{
+    const __half2 x = __floats2half2_rn(rkvi_e4m3_to_f32((uint8_t)w), rkvi_e4m3_to_f32((uint8_t)(w >> 8)));
+    return *reinterpret_cast<const uint32_t *>(&x);
+}
+static inline uint32_t rkvk_fp8_high(uint32_t w) { return rkvk_fp8_low(w >> 16); }
+
 /* What is below the least normal number is 0, before and after. */
 static inline float rkvk_exp2(float x)
 {
