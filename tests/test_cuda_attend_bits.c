@@ -116,6 +116,37 @@ static void decode_cuts(ops_case *c)
     out_free(&whole);
 }
 
+/* Runs of many whole leaves, which some kernels take otherwise than few: seen by all rows, by some in part,
+ * and by none. */
+static void long_runs(ops_case *c)
+{
+    ops_out whole = attend(c, (ops_cut){.run_log2 = 10});
+    assert_same(c, &whole, attend(c, (ops_cut){.run_log2 = 3}));
+    assert_same(c, &whole, attend(c, (ops_cut){.run_log2 = 2}));
+    out_free(&whole);
+}
+
+static void test_long_runs(void **s)
+{
+    (void)s;
+    for (uint32_t i = 0; i < N_GPU_VARIANTS; i++) {
+        if (!variant_wanted(&gpu_variants[i]) || gpu_leaves_out())
+            continue;
+        current = gpu_variants[i].name;
+        ops_case c = make(&gpu_variants[i], 0);
+        c.geom.n_heads = 1;
+        c.geom.tile_cells = 256;
+        c.n_entries = 1;
+        c.cells[0] = 20 * 256 + 70;
+        c.rows[0] = 1;
+        c.mask = i % 3 == 1 ? (rkvi_site_mask){RKV_MASK_SLIDING, 4500} : (rkvi_site_mask){RKV_MASK_CAUSAL, 0};
+        case_make(&c);
+        store(&c);
+        long_runs(&c);
+        case_free(&c);
+    }
+}
+
 static void prefill_cuts(ops_case *c)
 {
     ops_out whole = attend(c, (ops_cut){.prefill = true});
@@ -334,7 +365,7 @@ EACH(tensor_types)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_runs),          cmocka_unit_test(test_decode_cuts),
+        cmocka_unit_test(test_runs),          cmocka_unit_test(test_decode_cuts), cmocka_unit_test(test_long_runs),
         cmocka_unit_test(test_prefill_cuts),  cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_heads_alone),   cmocka_unit_test(test_unseen_cells),
         cmocka_unit_test(test_unseen_values), cmocka_unit_test(test_overflowing_row),

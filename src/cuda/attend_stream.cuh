@@ -21,9 +21,9 @@
  * sub, and goes on to the tree (rkvk_stream_tree.cuh).  Loads for the next leaves
  * stay under way all the while.
  *
- * Where cells are few bytes (q4_0), the leaf's end would take longer than reading it.
- * So in long runs each warp has a leaf alone, sub after sub, whose O lies in shared
- * memory; the warps meet once for 8 leaves.  Bits are the same (rkvk_leaf_alone).
+ * Where cells are few bytes, the leaf's end would take longer than reading it.  So in
+ * long runs each warp has a leaf alone, sub after sub, and the warps meet once for 8
+ * leaves (rkvk_stream_alone.cuh).  Bits are the same.
  *
  * There is a kernel for each way to lay out columns (rkvk_stream_path), taken by the
  * most rows of an item: up to 8 columns, 16, 32.  Each is right for any number, in
@@ -37,7 +37,7 @@
 #define RKVK_ATTEND_STREAM_CUH
 
 #include "rkvk_launch.cuh"
-#include "rkvk_stream_sub.cuh"
+#include "rkvk_stream_alone.cuh"
 
 /* --------------------------------------------------------------------- load */
 
@@ -105,21 +105,6 @@ static __device__ void rkvk_stream_near(const rkvk_stream_smem<P> &sm, const rkv
 
 /* ------------------------------------------------------------------- kernel */
 
-template <typename P>
-static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st,
-                                                      const rkvk_stream_smem<P> &sm, const rkvk_leaf &leaf,
-                                                      int part)
-{
-#pragma unroll
-    for (int n = 0; n < P::NC; n++)
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const int column = (part % P::HC * P::NC + n) * 8 + 2 * (rkvk_lane() & 3) + j;
-            const rkvk_cells c = rkvk_span_cells(leaf.pos, leaf.first, leaf.count, sm.reach[column]);
-            st.sees[n][j] = c.c0 | c.c1 << 16;
-        }
-}
-
 /* The owner's copies have nothing under way, since leaves without a tile here came between: from `leaf` on. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_feed_resume(rkvk_feed &feed, const rkvk_stream_smem<P> &sm,
@@ -172,10 +157,19 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
 }
 
 template <typename P>
-static __device__ __forceinline__ void rkvk_stream_together(rkvk_node_state<P> &x, rkvk_stream_smem<P> &sm,
-                                                            const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                            uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at)
+static __device__ __forceinline__ void rkvk_stream_together(rkvk_stream_smem<P> &sm, const rkvi_attend_args &a,
+                                                            const rkvk_stream_work &w, const rkvk_place<P> &at)
 {
+    rkvk_node_state<P> x;
+    rkvk_node_clear<P>(x);
+    constexpr uint32_t stage = P::S::STAGE;
+    const uint32_t stages = w.rings_bytes / stage / P::U;
+    rkvk_feed feed = {};
+    feed.n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST;
+    feed.ring_bytes = feed.n_stages * stage;
+    uint8_t *ring = w.region + at.owner * feed.ring_bytes;
+    feed.ring = rkvk_smem_addr(ring);
+    rkvk_feed_fill<P>(feed, sm.queue, a, at.owner, at.thread);
     rkvk_pending_list list = {0, 0};
 #pragma unroll 1
     for (uint32_t cur = 0; cur != sm.queue.n_queued; cur++) {
@@ -184,73 +178,9 @@ static __device__ __forceinline__ void rkvk_stream_together(rkvk_node_state<P> &
         const bool more = cur + 1 != sm.queue.n_queued;
         rkvk_pending_add<P>(x, a, w, list, number, more, more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0);
     }
-}
-
-/* A leaf that the warp has alone: the sum of its subs, in shared memory.  The sums are those
- * of rkvk_leaf_run, bit by bit. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_leaf_alone(rkvk_stream_smem<P> &sm, const rkvi_attend_args &a,
-                                                       const rkvk_stream_work &w, uint8_t *ring, rkvk_feed &feed,
-                                                       const rkvk_place<P> &at, uint32_t cur, uint32_t taken)
-{
-    using S = typename P::S;
-    const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
-    rkvk_sub_state<P> st;
-    rkvk_alone_state<P> sum;
-    sum.is_first = true;
-#pragma unroll
-    for (int n = 0; n < P::NC; n++) {
-        sum.m[n][0] = sum.m[n][1] = rkvk_empty_m();
-        sum.l[n][0] = sum.l[n][1] = 0.0f;
-    }
-    rkvk_leaf_sees<P>(st, sm, leaf, 0);
-#pragma unroll 1
-    for (uint32_t round = 0; round < RKVK_SUBS; round++) {
-        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, round);
-        if (sub.n == 0)
-            continue;
-        if (feed.ahead == 0)
-            rkvk_feed_resume<P>(feed, sm, a, at, cur, round);
-        rkvk_sub_run<P>(st, sm, a, ring, feed, at, leaf, sub);
-        rkvk_sub_join<P>(sm, sum, st);
-    }
-    if (threadIdx.x < 32)
-        rkvk_queue_fill(sm.queue, a, w.walk, taken);
-    const int lane = rkvk_lane();
-    if (lane < 4)
-#pragma unroll
-        for (int n = 0; n < P::NC; n++)
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-                sm.ml[rkvk_warp()][n][2 * lane + c] = make_float2(sum.m[n][c], sum.l[n][c]);
-}
-
-/* All leaves, each warp one at a time; then warp c takes column c of each through the tree. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_stream_alone(rkvk_node_state<P> &x, rkvk_stream_smem<P> &sm,
-                                                         const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                         uint8_t *ring, rkvk_feed &feed, const rkvk_place<P> &at)
-{
-    const uint32_t warp = (uint32_t)rkvk_warp();
-    const float unit = rkvk_unit<P::S::TV>(a.geom.v_scale);
-    rkvk_pending_list list = {0, 0};
-#pragma unroll 1
-    for (uint32_t cur = 0; (int32_t)(sm.queue.n_queued - cur) > 0; cur += RKVK_STREAM_WARPS) {
-        if ((int32_t)(sm.queue.n_queued - cur - warp) > 0)
-            rkvk_leaf_alone<P>(sm, a, w, ring, feed, at, cur + warp, cur);
-        __syncthreads();
-        const uint32_t left = sm.queue.n_queued - cur;
-        if (warp < w.n_columns)
-#pragma unroll 1
-            for (uint32_t i = 0; i < RKVK_STREAM_WARPS && i < left; i++) {
-                rkvk_leaf_take<P>(x, sm, (int)i);
-                rkvk_leaf_finish<P>(x, unit);
-                const bool more = i + 1 < left;
-                const uint64_t next = more ? sm.queue.leaf[(cur + i + 1) % RKVK_QUEUE].number : 0;
-                rkvk_pending_add<P>(x, a, w, list, sm.queue.leaf[(cur + i) % RKVK_QUEUE].number, more, next);
-            }
-        __syncthreads();
-    }
+    rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
+        rkvk_node_put<P>(x, n, h, rkvk_slot_at<P>(a, w, column));
+    });
 }
 
 /* Some columns, over all leaves of the item. */
@@ -262,8 +192,9 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     const uint32_t warp = (uint32_t)rkvk_warp();
     constexpr uint32_t q_bytes = P::Q_BYTES;
     const uint32_t stack_bytes = w.depth * w.n_columns * (uint32_t)rkvk_pending_floats<S>() * 4;
-    w.q = reinterpret_cast<uint2 *>(w.region);
-    w.stack = reinterpret_cast<float *>(w.region + q_bytes);
+    w.rings_bytes = w.region_bytes - q_bytes - stack_bytes;
+    w.stack = reinterpret_cast<float *>(w.region + w.rings_bytes);
+    w.q = reinterpret_cast<uint2 *>(w.region + w.rings_bytes + stack_bytes);
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32) {
         rkvk_stream_reach(sm, a, w);
@@ -275,30 +206,15 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     if (threadIdx.x >= 32)
         rkvk_stream_q<P>(a, w);
     __syncthreads();
-    const uint32_t stages = (w.region_bytes - q_bytes - stack_bytes) / S::STAGE / P::U;
-    const uint32_t n_stages = stages < RKVK_RING_MOST ? stages : RKVK_RING_MOST, owner = warp % P::U;
+    const uint32_t owner = warp % P::U;
     const int part = (int)(warp / P::U);
     const rkvk_place<P> at = {owner, part, part * 32 + rkvk_lane(), w.q + part % P::HC * S::STEPS * P::NC * 32,
                               __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale))};
-    uint8_t *ring = w.region + q_bytes + stack_bytes + owner * n_stages * S::STAGE;
-    rkvk_feed feed = {};
-    feed.n_stages = n_stages;
-    feed.ring_bytes = n_stages * S::STAGE;
-    feed.ring = rkvk_smem_addr(ring);
-    feed.alone = P::ALONE && w.walk.leaf1 - w.walk.leaf0 >= RKVK_ALONE_LEAST;
-    feed.leaf = P::ALONE && feed.alone ? warp : 0;
-    rkvk_feed_fill<P>(feed, sm.queue, a, owner, at.thread);
-    rkvk_node_state<P> x;
-    rkvk_node_clear<P>(x);
-    if (P::ALONE && feed.alone) {
-        if constexpr (P::ALONE)
-            rkvk_stream_alone<P>(x, sm, a, w, ring, feed, at);
-    } else {
-        rkvk_stream_together<P>(x, sm, a, w, ring, feed, at);
+    if constexpr (P::ALONE) {
+        if (rkvk_stream_alone<P>(sm, a, w, at))
+            return;
     }
-    rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {
-        rkvk_node_put<P>(x, n, h, rkvk_slot_at<P>(a, w, column));
-    });
+    rkvk_stream_together<P>(sm, a, w, at);
 }
 
 /* Nodes that may be pending: one for each level at which two of the leaves meet. */
@@ -357,31 +273,20 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
 
 /* `regions`: a variant's, by device and path. */
 #define RKVK_DEVICES 64
-#define RKVK_PATHS 4
+#define RKVK_PATHS 3
 
 /* As many blocks a multiprocessor as registers allow, where that leaves enough. */
 template <typename P>
 static int rkvk_stream_prepare(uint32_t *region, int sm_bytes, int block_bytes)
 {
     constexpr int fixed = (int)sizeof(rkvk_stream_smem<P>), least = (int)rkvk_ring_least<P>() + 4 * 1024;
-    static_assert(fixed + least <= RKVK_SMEM_MOST || P::MAY_LACK_ROOM, "all devices have so much");
+    static_assert(fixed + least <= RKVK_SMEM_MOST, "all devices have so much");
     const int share = rkvk_min(block_bytes, sm_bytes / P::BLOCKS - 1024);
     const int room = (share - fixed >= least ? share : block_bytes) - fixed;
     if (room < least)
         return (int)cudaErrorInvalidConfiguration;
     *region = (uint32_t)room / 16 * 16;
     return rkvk_load((const void *)rkvk_stream<P>, (size_t)fixed + *region);
-}
-
-/* 0 bytes: there is no room. */
-template <typename P>
-static int rkvk_stream_prepare_if(uint32_t *region, int sm_bytes, int block_bytes)
-{
-    const int status = rkvk_stream_prepare<P>(region, sm_bytes, block_bytes);
-    if (status != (int)cudaErrorInvalidConfiguration)
-        return status;
-    *region = 0;
-    return 0;
 }
 
 template <typename S>
@@ -401,11 +306,6 @@ static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
         status = rkvk_stream_prepare<typename S::middle>(&region[1], sm_bytes, block_bytes);
     if (status == 0)
         status = rkvk_stream_prepare<typename S::wide>(&region[2], sm_bytes, block_bytes);
-    region[3] = 0;
-    if constexpr (S::MAY_BE_ALONE) { /* where the device has the room */
-        if (status == 0)
-            status = rkvk_stream_prepare_if<typename S::middle_alone>(&region[3], sm_bytes, block_bytes);
-    }
     for (int i = 0; i < RKVK_PATHS && status == 0; i++)
         regions[device][i] = region[i];
     return status;
@@ -435,10 +335,6 @@ static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_
         return 0;
     if (columns > 0 && columns <= S::narrow::COLUMNS)
         return rkvk_stream_run<typename S::narrow>(regions[device][0], a, grid, stream);
-    if constexpr (S::MAY_BE_ALONE) {
-        if (columns > 0 && columns <= S::middle_alone::COLUMNS && regions[device][3])
-            return rkvk_stream_run<typename S::middle_alone>(regions[device][3], a, grid, stream);
-    }
     if (columns > 0 && columns <= S::middle::COLUMNS)
         return rkvk_stream_run<typename S::middle>(regions[device][1], a, grid, stream);
     return rkvk_stream_run<typename S::wide>(regions[device][2], a, grid, stream);

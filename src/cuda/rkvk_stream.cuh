@@ -22,7 +22,9 @@
 
 #define RKVK_SUBS 8          /* of a leaf: part of the bits */
 #define RKVK_STREAM_WARPS 8
-#define RKVK_ALONE_LEAST RKVK_STREAM_WARPS /* leaves of a run whose warps take one each */
+#ifndef RKVK_ALONE_LEAST
+#define RKVK_ALONE_LEAST RKVK_STREAM_WARPS /* leaves of a run whose warps take one each; tests set less */
+#endif
 #define RKVK_STREAM_THREADS (32 * RKVK_STREAM_WARPS)
 #define RKVK_RING_MOST 8u    /* stages of an owner */
 #define RKVK_RING_LEAST 1u   /* stages a warp: two for an owner of several */
@@ -66,8 +68,10 @@ struct rkvk_stream_shape {
     static constexpr int VP = rkvk_pieces(V_ROW, rkvk_row_bytes(TV, V_HAS_SCALES ? 32 : 16), MOST);
     static constexpr int K_PIECE = K_ROW / KP, V_PIECE = V_ROW / VP;
     static constexpr int K_PITCH = rkvk_pitch(K_PIECE), V_PITCH = rkvk_pitch(V_PIECE);
-    /* Tiles of cells in a piece: quants are few bytes.  Their scales, of all the row, lie behind the piece. */
-    static constexpr int KC = K_HAS_SCALES ? MT : 1, VC = V_HAS_SCALES ? MT : 1;
+    /* Tiles of cells in a piece: bytes and nibbles are few.  Scales, of all the row, lie behind the piece. */
+    static constexpr bool K_IS_SMALL = TK != RKV_TYPE_F16 && TK != RKV_TYPE_BF16;
+    static constexpr bool V_IS_SMALL = TV != RKV_TYPE_F16 && TV != RKV_TYPE_BF16;
+    static constexpr int KC = K_IS_SMALL ? MT : 1, VC = V_IS_SMALL ? MT : 1;
     static constexpr int STAGE = 16 * rkvk_max(KC * (K_PITCH + K_SCALE), VC * (V_PITCH + V_SCALE));
 
     static constexpr int VT = V_TILES / HD; /* tiles of a warp's O */
@@ -76,17 +80,15 @@ struct rkvk_stream_shape {
      * registers, so more columns have fewer blocks a multiprocessor, or warps side by side. */
     template <int NC, int HC, int BLOCKS, bool IS_ALONE = false>
     using path = rkvk_stream_path<rkvk_stream_shape, NC, HC, BLOCKS, IS_ALONE>;
-    /* Long runs may have a leaf a warp (rkvk_leaf_alone), whose O lies in shared memory: where cells are few
-     * bytes, joining each leaf's subs takes longer than reading them.  16 columns need more shared memory than
-     * some devices have: `middle` serves there. */
-    static constexpr bool MAY_BE_ALONE = K_HAS_SCALES && V_HAS_SCALES && D <= 128;
+    /* Long runs may have a leaf a warp (rkvk_stream_alone.cuh): where cells are few bytes, joining each leaf's
+     * subs takes longer than reading them. */
+    static constexpr bool MAY_BE_ALONE = K_IS_SMALL && V_IS_SMALL && D <= 128;
     /* Subs that are added up at a time, relative to their common maximum: part of the bits, and as many as
      * each path has at hand (rkvk_stream_path::U); one by one where a warp may have them all. */
     static constexpr int GROUP = MAY_BE_ALONE ? 1 : D <= 192 ? 8 : D <= 256 ? 4 : 2;
     /* Conversions of quants need the registers that a third block would take. */
-    static constexpr int NARROW_BLOCKS = D <= 64 && !K_HAS_SCALES && !V_HAS_SCALES ? 3 : 2;
+    static constexpr int NARROW_BLOCKS = D <= 64 && !K_IS_SMALL && !V_IS_SMALL ? 3 : 2;
     using narrow = path<1, 1, NARROW_BLOCKS, MAY_BE_ALONE>;
-    using middle_alone = path<2, 1, 1, MAY_BE_ALONE>;
     using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
     using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
 
@@ -106,12 +108,10 @@ struct rkvk_stream_path {
     static constexpr int ROUNDS = RKVK_SUBS / U; /* subs of an owner, one after another */
     static constexpr int TP = S::V_TILES / S::VP, TW = TP / HD; /* tiles of a piece; of these, a warp's */
     static constexpr bool ALONE = IS_ALONE;
-    static constexpr bool MAY_LACK_ROOM = ALONE && NC > 1; /* devices that do have another path */
     /* O of a warp is exchanged so many tiles of dims at a time. */
     static constexpr bool IS_ROOMY = BLOCKS_SM == 1 || S::D == 256;
     static constexpr int CT = ALONE || S::VT % 4 != 0 ? S::VT : IS_ROOMY && S::VT % 8 == 0 ? 8 : 4;
     static constexpr int J = S::VT / CT;
-    static constexpr int BUFFERS = ALONE ? NC : 1; /* alone: one for each chunk */
     static constexpr int JOIN_PITCH = CT * 16 + 4;    /* columns of a fragment in different banks */
     static constexpr int VEC = CT * 16 <= 64 ? 2 : 4; /* of a row of CT * 16, a lane's */
     static constexpr uint32_t COLUMNS = 8 * NC * HC;
@@ -121,13 +121,15 @@ struct rkvk_stream_path {
     static_assert(U % S::GROUP == 0, "groups of subs");
 };
 
-/* Followed by the columns' q, the stack of pending nodes, and the rings. */
+/* Followed by the rings, the stack of pending nodes, and the columns' q.  With a leaf a warp, the rings begin
+ * at o. */
 template <typename P>
 struct rkvk_stream_smem {
-    alignas(16) float o[P::BUFFERS][RKVK_STREAM_WARPS][8][P::JOIN_PITCH]; /* of a chunk of columns, some tiles */
     float2 ml[RKVK_STREAM_WARPS][P::NC][8];               /* [warp][chunk][column] */
     rkvk_reach reach[P::COLUMNS];                         /* of each column */
     rkvk_queue queue;
+    const uint8_t *given[RKVK_STREAM_WARPS];              /* rkvk_stream_alone.cuh: each warp's leaf */
+    alignas(16) float o[RKVK_STREAM_WARPS][8][P::JOIN_PITCH]; /* of a chunk of columns, some tiles */
 };
 
 /* What all threads know of their work. */
@@ -141,6 +143,7 @@ struct rkvk_stream_work {
     uint32_t depth;
     uint2 *q;                    /* [warp of columns][step][chunk][lane] */
     float *stack;
+    uint32_t rings_bytes;
 };
 
 struct rkvk_stream_args {
@@ -177,7 +180,6 @@ static __device__ __forceinline__ bool rkvk_sub_is_whole(const rkvk_sub &sub, co
 
 /* Where an owner's copies are. */
 struct rkvk_feed {
-    bool alone;       /* the owner has all subs of each eighth leaf, else its subs of each leaf */
     const uint8_t *k; /* of the sub's first tile */
     uint32_t to_v;    /* bytes from there to its V */
     uint32_t to_k_scales, to_v_scales; /* bytes from K to its scales, from V to its */
@@ -224,20 +226,13 @@ static __device__ __forceinline__ void rkvk_feed_scales(uint32_t dst, const uint
                              valid, rkvk_once_policy());
 }
 
-template <typename P>
-static __device__ __forceinline__ uint32_t rkvk_feed_sub(const rkvk_feed &f, uint32_t round, uint32_t owner)
-{
-    return P::ALONE && f.alone ? round : round * P::U + owner;
-}
-
 /* To the owner's next sub. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_feed_leave(rkvk_feed &f)
 {
-    const bool alone = P::ALONE && f.alone;
-    if (++f.round == (alone ? RKVK_SUBS : P::ROUNDS)) {
+    if (++f.round == P::ROUNDS) {
         f.round = 0;
-        f.leaf += alone ? RKVK_STREAM_WARPS : 1;
+        f.leaf++;
     }
 }
 
@@ -249,7 +244,7 @@ static __device__ __forceinline__ bool rkvk_feed_enter(rkvk_feed &f, const rkvk_
     using S = typename P::S;
     while ((int32_t)(q.n_queued - f.leaf) > 0) {
         const rkvk_leaf &leaf = q.leaf[f.leaf % RKVK_QUEUE];
-        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, rkvk_feed_sub<P>(f, f.round, owner));
+        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, f.round * P::U + owner);
         if (sub.n > 0) {
             const uint64_t k = a.geom.k_off + (uint64_t)sub.cell * S::K_ROW;
             f.k = leaf.head + k;

@@ -24,6 +24,21 @@ static __device__ __forceinline__ float rkvk_sum_of_g(float x)
     return x;
 }
 
+/* What the warp's columns see of a leaf. */
+template <typename P, typename M>
+static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st, const M &sm, const rkvk_leaf &leaf,
+                                                      int part)
+{
+#pragma unroll
+    for (int n = 0; n < P::NC; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int column = (part % P::HC * P::NC + n) * 8 + 2 * (rkvk_lane() & 3) + j;
+            const rkvk_cells c = rkvk_span_cells(leaf.pos, leaf.first, leaf.count, sm.reach[column]);
+            st.sees[n][j] = c.c0 | c.c1 << 16;
+        }
+}
+
 /* What a warp needs to know of itself and of where it is. */
 template <typename P>
 struct rkvk_place {
@@ -33,10 +48,16 @@ struct rkvk_place {
     float scale;
 };
 
+/* Out of the way of the loops: few models have it. */
+static __device__ __noinline__ float rkvk_softcap(float x, float softcap)
+{
+    return __fmul_rn(__fmul_rn(softcap, RKVK_LOG2E), tanhf(__fdiv_rn(x, softcap)));
+}
+
 /* Scores in units of ln 2: softcap before the mask; -inf where masked. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_sub_mask(const rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
-                                                     float scale, float softcap, const rkvk_sub &sub)
+static __device__ __forceinline__ void rkvk_sub_mask_by(const rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
+                                                        float scale, float softcap, const rkvk_sub &sub)
 {
     const uint32_t cell = sub.cell + (uint32_t)(rkvk_lane() >> 2);
 #pragma unroll
@@ -49,22 +70,40 @@ static __device__ __forceinline__ void rkvk_sub_mask(const rkvk_sub_state<P> &st
                 const uint32_t c0 = sees & 0xffffu, c1 = sees >> 16;
                 float x = __fmul_rn(s[i][n][j], scale);
                 if (softcap != 0.0f)
-                    x = __fmul_rn(__fmul_rn(softcap, RKVK_LOG2E), tanhf(__fdiv_rn(x, softcap)));
+                    x = rkvk_softcap(x, softcap);
                 s[i][n][j] = (uint32_t)i < sub.n && c - c0 < c1 - c0 ? x : rkvk_empty_m();
             }
 }
 
-/* P of the sub's tiles, and its m and l. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_sub_weights(rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
-                                                        uint2 (&p)[P::S::MT][P::NC], const rkvi_attend_args &a,
-                                                        float scale, const rkvk_sub &sub)
+static __device__ __forceinline__ void rkvk_sub_mask(const rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
+                                                     const rkvi_attend_args &a, float scale, const rkvk_sub &sub)
+{
+    if (a.softcap == 0.0f)
+        rkvk_sub_mask_by<P>(st, s, __fmul_rn(scale, RKVK_LOG2E), 0.0f, sub);
+    else
+        rkvk_sub_mask_by<P>(st, s, scale, a.softcap, sub);
+}
+
+/* The same where nothing is masked, and there is no softcap. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_scale(float (&s)[P::S::MT][P::NC][4], float scale)
+{
+#pragma unroll
+    for (int i = 0; i < P::S::MT; i++)
+#pragma unroll
+        for (int n = 0; n < P::NC; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                s[i][n][j] = __fmul_rn(s[i][n][j], scale);
+}
+
+/* P of the sub's tiles, and its m and l, from masked scores. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_weigh(rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
+                                                      uint2 (&p)[P::S::MT][P::NC])
 {
     using S = typename P::S;
-    if (a.softcap == 0.0f)
-        rkvk_sub_mask<P>(st, s, __fmul_rn(scale, RKVK_LOG2E), 0.0f, sub);
-    else
-        rkvk_sub_mask<P>(st, s, scale, a.softcap, sub);
 #pragma unroll
     for (int n = 0; n < P::NC; n++) {
 #pragma unroll
@@ -91,6 +130,15 @@ static __device__ __forceinline__ void rkvk_sub_weights(rkvk_sub_state<P> &st, f
     }
 }
 
+template <typename P>
+static __device__ __forceinline__ void rkvk_sub_weights(rkvk_sub_state<P> &st, float (&s)[P::S::MT][P::NC][4],
+                                                        uint2 (&p)[P::S::MT][P::NC], const rkvi_attend_args &a,
+                                                        float scale, const rkvk_sub &sub)
+{
+    rkvk_sub_mask<P>(st, s, a, scale, sub);
+    rkvk_sub_weigh<P>(st, s, p);
+}
+
 template <int NC>
 static __device__ __forceinline__ void rkvk_scores_clear(float (&s)[NC][4])
 {
@@ -99,15 +147,18 @@ static __device__ __forceinline__ void rkvk_scores_clear(float (&s)[NC][4])
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 }
 
-/* Of a tile of quants, piece k of its rows; all its scales. */
+/* Of a tile, piece k of its rows; all its scales. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_piece_scores(float (&s)[P::NC][4], const uint8_t *rows,
                                                          const uint8_t *scales, const rkvk_place<P> &at, int k)
 {
     using S = typename P::S;
-    constexpr int BLOCKS = S::DK / 32 / S::KP;
-    rkvk_quant_scores<S::TK, BLOCKS, S::K_PITCH, S::K_SCALE, P::NC>(
-        s, {rows, scales + k * BLOCKS * 2}, at.q + k * BLOCKS * 2 * P::NC * 32, rkvk_lane());
+    constexpr int STEPS = S::STEPS / S::KP;
+    const uint2 *q = at.q + k * STEPS * P::NC * 32;
+    if constexpr (S::K_HAS_SCALES)
+        rkvk_quant_scores<S::TK, STEPS / 2, S::K_PITCH, S::K_SCALE, P::NC>(s, {rows, scales + k * STEPS}, q, rkvk_lane());
+    else
+        rkvk_scores<S::TK, S::K_PITCH, STEPS, P::NC>(s, rows, q, rkvk_lane());
 }
 
 template <typename P>
@@ -117,7 +168,6 @@ static __device__ __forceinline__ void rkvk_sub_scores(float (&s)[P::S::MT][P::N
                                                        const rkvk_place<P> &at, uint32_t n_tiles)
 {
     using S = typename P::S;
-    constexpr int STEPS = S::STEPS / S::KP;
     if constexpr (S::KC == 2) {
         rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
         const uint8_t *stage = ring + feed.out;
@@ -137,10 +187,7 @@ static __device__ __forceinline__ void rkvk_sub_scores(float (&s)[P::S::MT][P::N
             for (int k = 0; k < S::KP; k++) {
                 rkvk_feed_take<P>(feed, sm.queue, a, at.owner, at.thread);
                 const uint8_t *stage = ring + feed.out;
-                if constexpr (S::K_HAS_SCALES)
-                    rkvk_piece_scores<P>(x, stage, stage + 16 * S::K_PITCH, at, k);
-                else
-                    rkvk_scores<S::TK, S::K_PITCH, STEPS, P::NC>(x, stage, at.q + k * STEPS * P::NC * 32, rkvk_lane());
+                rkvk_piece_scores<P>(x, stage, stage + 16 * S::K_PITCH, at, k);
                 rkvk_feed_release<P>(feed, sm.queue, a, at.owner, at.thread);
             }
 #pragma unroll

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void rkvk_sub_put(rkvk_stream_smem<P> &sm, con
 #pragma unroll
     for (int c = 0; c < 2; c++) {
         const int column = 2 * (lane & 3) + c;
-        float *row = sm.o[0][warp][column];
+        float *row = sm.o[warp][column];
 #pragma unroll
         for (int v = 0; v < P::CT; v++) {
             row[v * 16 + rkvk_v_dim<S::TV>(0, 0, g)] = st.o[n][j * P::CT + v][c];
@@ -131,7 +131,7 @@ static __device__ __forceinline__ void rkvk_leaf_join(rkvk_node_state<P> &leaf, 
 #pragma unroll
         for (int u = 0; u < P::U; u++) {
             float x[P::VEC];
-            rkvk_vec_load<P::VEC>(x, &sm.o[0][h * P::U + u][column][lane * P::VEC]);
+            rkvk_vec_load<P::VEC>(x, &sm.o[h * P::U + u][column][lane * P::VEC]);
 #pragma unroll
             for (int i = 0; i < P::VEC; i++) {
                 float &sum = leaf.o[n][j][h][i];
@@ -140,59 +140,6 @@ static __device__ __forceinline__ void rkvk_leaf_join(rkvk_node_state<P> &leaf, 
                 sum = __fmaf_rn(x[i], f.sub[h % P::HC][u], sum);
             }
         }
-}
-
-/* The same, where the subs of a leaf are a warp's one after another: each joins what the warp
- * has in shared memory, whose m and l are in registers. */
-template <typename P>
-struct rkvk_alone_state {
-    float m[P::NC][2], l[P::NC][2];
-    bool is_first;
-};
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_sub_join(rkvk_stream_smem<P> &sm, rkvk_alone_state<P> &leaf,
-                                                     const rkvk_sub_state<P> &st)
-{
-    using S = typename P::S;
-    const int lane = rkvk_lane(), g = lane >> 2;
-    static_assert(rkvk_has_scales(S::TV), "dims 2g and 2g + 1 in a lane");
-#pragma unroll
-    for (int n = 0; n < P::NC; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            float *row = &sm.o[n][rkvk_warp()][2 * (lane & 3) + c][2 * g];
-            float &m = leaf.m[n][c], &l = leaf.l[n][c];
-            const float top = fmaxf(m, st.m[n][c]), base = top == rkvk_empty_m() ? 0.0f : top;
-            const float f = rkvk_exp2(__fadd_rn(m, -base)), e = rkvk_exp2(__fadd_rn(st.m[n][c], -base));
-            l = __fmaf_rn(st.l[n][c], e, __fmul_rn(l, f));
-            m = top;
-#pragma unroll
-            for (int v = 0; v < S::VT; v++) {
-                float2 x = make_float2(0.0f, 0.0f);
-                if (!leaf.is_first)
-                    x = *reinterpret_cast<const float2 *>(row + v * 16);
-                x.x = __fmaf_rn(st.o[n][v][c], e, __fmul_rn(x.x, f));
-                x.y = __fmaf_rn(st.o[n][v][c + 2], e, __fmul_rn(x.y, f));
-                *reinterpret_cast<float2 *>(row + v * 16) = x;
-            }
-        }
-    leaf.is_first = false;
-}
-
-/* The leaf that warp `from` has put there. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_leaf_take(rkvk_node_state<P> &x, const rkvk_stream_smem<P> &sm, int from)
-{
-    static_assert(P::J == 1 && P::H == 1, "all dims of a column in a row");
-    const int column = rkvk_warp(), lane = rkvk_has_elements<P>() ? rkvk_lane() : 0;
-#pragma unroll
-    for (int n = 0; n < P::NC; n++) {
-        const float2 ml = sm.ml[from][n][column];
-        x.m[n][0] = ml.x;
-        x.l[n][0] = ml.y;
-        rkvk_vec_load<P::VEC>(x.o[n][0][0], &sm.o[n][from][column][lane * P::VEC]);
-    }
 }
 
 template <typename P>
