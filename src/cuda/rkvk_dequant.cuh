@@ -140,24 +140,55 @@ static __device__ __forceinline__ void rkvk_k_step(uint32_t (&a)[4], const uint8
     }
 }
 
+/* Two steps' fragments of fp8, one and the next. */
+template <int PITCH>
+static __device__ __forceinline__ void rkvk_fp8_k_steps(uint32_t (&a)[2][4], const uint8_t *rows, int step, int lane)
+{
+    uint32_t w[4]; /* of cells g, g + 8; of both steps */
+    rkvk_ldmatrix_x4(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + (step + (lane >> 4)) * 16));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        a[i / 2][i % 2] = rkvk_fp8_low(w[i]);
+        a[i / 2][i % 2 + 2] = rkvk_fp8_high(w[i]);
+    }
+}
+
 /* s += K * Q^T over STEPS steps, for 16 cells and 8 * NC columns.  q: [step][NC][lane],
  * b0 and b1 of each. */
 template <rkv_type TYPE, int PITCH, int STEPS, int NC>
 static __device__ __forceinline__ void rkvk_scores(float (&s)[NC][4], const uint8_t *rows, const uint2 *q, int lane)
 {
 #pragma unroll
-    for (int i = 0; i < STEPS; i++) {
-        uint32_t a[4];
-        rkvk_k_step<TYPE, PITCH>(a, rows, i, lane);
-#pragma unroll
-        for (int n = 0; n < NC; n++) {
-            const uint2 b = q[(i * NC + n) * 32 + lane];
-            rkvk_mma<TYPE == RKV_TYPE_BF16>(s[n], a, b.x, b.y);
+    for (int i = 0; i < STEPS; i += 2) {
+        uint32_t a[2][4];
+        if (TYPE == RKV_TYPE_FP8_E4M3 && i + 1 < STEPS) {
+            rkvk_fp8_k_steps<PITCH>(a, rows, i, lane);
+        } else {
+            rkvk_k_step<TYPE, PITCH>(a[0], rows, i, lane);
+            if (i + 1 < STEPS)
+                rkvk_k_step<TYPE, PITCH>(a[1], rows, i + 1, lane);
         }
+#pragma unroll
+        for (int j = 0; j < 2 && i + j < STEPS; j++)
+#pragma unroll
+            for (int n = 0; n < NC; n++) {
+                const uint2 b = q[((i + j) * NC + n) * 32 + lane];
+                rkvk_mma<TYPE == RKV_TYPE_BF16>(s[n], a[j], b.x, b.y);
+            }
     }
 }
 
 /* ------------------------------------------------------------------------ V */
+
+/* From two neighbouring bytes of each of cells 2t, 2t+1, and of 2t+8, 2t+9. */
+static __device__ __forceinline__ void rkvk_fp8_v_tile(uint32_t (&a)[4], uint32_t w0, uint32_t w1)
+{
+    const uint32_t x0 = __byte_perm(w0, 0, 0x3120), x1 = __byte_perm(w1, 0, 0x3120); /* dims 2g, then 2g + 1 */
+    a[0] = rkvk_fp8_low(x0);
+    a[1] = rkvk_fp8_high(x0);
+    a[2] = rkvk_fp8_low(x1);
+    a[3] = rkvk_fp8_high(x1);
+}
 
 /* The fragment of one tile of 16 dims and 16 cells. */
 template <rkv_type TYPE, int PITCH>
@@ -167,14 +198,24 @@ static __device__ __forceinline__ void rkvk_v_tile(uint32_t (&a)[4], const uint8
         const int row = (lane & 7) + (lane >> 4) * 8, chunk = tile * 2 + (lane >> 3 & 1);
         rkvk_ldmatrix_x4_trans(a, rkvk_smem_addr(rows + row * PITCH + chunk * 16));
     } else {
-        uint32_t w[2]; /* cells 2t, 2t+1 and 2t+8, 2t+9: two neighbouring bytes of each */
+        uint32_t w[2];
         rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + tile * 16));
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t x = __byte_perm(w[i], 0, 0x3120); /* dim 2g of both cells, dim 2g + 1 */
-            a[2 * i] = rkvk_fp8_low(x);
-            a[2 * i + 1] = rkvk_fp8_high(x);
-        }
+        rkvk_fp8_v_tile(a, w[0], w[1]);
+    }
+}
+
+/* Those of two tiles, one and the next. */
+template <rkv_type TYPE, int PITCH>
+static __device__ __forceinline__ void rkvk_v_tiles(uint32_t (&a)[2][4], const uint8_t *rows, int tile, int lane)
+{
+    if constexpr (TYPE == RKV_TYPE_FP8_E4M3) {
+        uint32_t w[4];
+        rkvk_ldmatrix_x4_trans(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + (tile + (lane >> 4)) * 16));
+        rkvk_fp8_v_tile(a[0], w[0], w[1]);
+        rkvk_fp8_v_tile(a[1], w[2], w[3]);
+    } else {
+        rkvk_v_tile<TYPE, PITCH>(a[0], rows, tile, lane);
+        rkvk_v_tile<TYPE, PITCH>(a[1], rows, tile + 1, lane);
     }
 }
 

@@ -191,29 +191,45 @@ static __device__ __forceinline__ void rkvk_quant_scores(float (&s)[NC][4], cons
 
 /* ------------------------------------------------------------------------- V */
 
-/* The fragments of a block: two tiles of 16 dims, 16 cells. */
-template <rkv_type TYPE, int PITCH>
-static __device__ __forceinline__ void rkvk_quant_v_block(uint32_t (&a)[2][4], const uint8_t *rows, int block,
+/* The words of block `block`, number i of BLOCKS: cells 2t, 2t+1 and 2t+8, 2t+9; for q8_0 of both tiles.  q4_0's
+ * come for two blocks at once, if there are two: those of odd i are in w already. */
+template <rkv_type TYPE, int PITCH, int BLOCKS>
+static __device__ __forceinline__ void rkvk_quant_v_words(uint32_t (&w)[4], const uint8_t *rows, int block, int i,
                                                           int lane)
 {
+    const uint8_t *row = rows + (lane & 15) * PITCH;
     if constexpr (TYPE == RKV_TYPE_Q8_0) {
-        uint32_t w[4]; /* of both tiles: cells 2t, 2t+1 and 2t+8, 2t+9 */
-        rkvk_ldmatrix_x4_trans(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + (2 * block + (lane >> 4)) * 16));
+        rkvk_ldmatrix_x4_trans(w, rkvk_smem_addr(row + (2 * block + (lane >> 4)) * 16));
+    } else if (i % 2 == 0) {
+        if (i + 1 < BLOCKS) {
+            rkvk_ldmatrix_x4_trans(w, rkvk_smem_addr(row + (block + (lane >> 4)) * 16));
+        } else {
+            uint32_t x[2];
+            rkvk_ldmatrix_x2_trans(x, rkvk_smem_addr(row + block * 16));
+            w[0] = x[0];
+            w[1] = x[1];
+        }
+    }
+}
+
+/* The fragments of a block: two tiles of 16 dims, 16 cells. */
+template <rkv_type TYPE>
+static __device__ __forceinline__ void rkvk_quant_v_block(uint32_t (&a)[2][4], const uint32_t (&w)[4], int i)
+{
+    if constexpr (TYPE == RKV_TYPE_Q8_0) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            a[i / 2][i % 2 * 2] = rkvk_q8_even(w[i]);
-            a[i / 2][i % 2 * 2 + 1] = rkvk_q8_odd(w[i]);
+        for (int j = 0; j < 4; j++) {
+            a[j / 2][j % 2 * 2] = rkvk_q8_even(w[j]);
+            a[j / 2][j % 2 * 2 + 1] = rkvk_q8_odd(w[j]);
         }
     } else {
-        uint32_t w[2];
-        rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(rows + (lane & 15) * PITCH + block * 16));
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t x = w[i], y = x >> 8;
-            a[0][2 * i] = rkvk_q4_low(x);
-            a[0][2 * i + 1] = rkvk_q4_low(y);
-            a[1][2 * i] = rkvk_q4_high(x);
-            a[1][2 * i + 1] = rkvk_q4_high(y);
+        for (int j = 0; j < 2; j++) {
+            const uint32_t x = w[i % 2 * 2 + j], y = x >> 8;
+            a[0][2 * j] = rkvk_q4_low(x);
+            a[0][2 * j + 1] = rkvk_q4_low(y);
+            a[1][2 * j] = rkvk_q4_high(x);
+            a[1][2 * j + 1] = rkvk_q4_high(y);
         }
     }
 }
@@ -226,6 +242,7 @@ static __device__ __forceinline__ void rkvk_quant_output(float (&o)[NC][VT][4], 
 {
     constexpr int G = rkvk_quant_group(BLOCKS);
     const uint8_t *scale = v.scales + 2 * (lane & 3) * SCALE;
+    uint32_t w[4];
 #pragma unroll
     for (int b0 = 0; b0 < BLOCKS; b0 += G) {
         rkvk_quant_scales<G> d[4];
@@ -235,7 +252,8 @@ static __device__ __forceinline__ void rkvk_quant_output(float (&o)[NC][VT][4], 
 #pragma unroll
         for (int i = 0; i < G; i++) {
             uint32_t a[2][4];
-            rkvk_quant_v_block<TYPE, PITCH>(a, v.rows, block0 + b0 + i, lane);
+            rkvk_quant_v_words<TYPE, PITCH, BLOCKS>(w, v.rows, block0 + b0 + i, b0 + i, lane);
+            rkvk_quant_v_block<TYPE>(a, w, b0 + i);
             const __half2 d0 = rkvk_quant_pair<G>(d[0], d[1], i), d1 = rkvk_quant_pair<G>(d[2], d[3], i);
 #pragma unroll
             for (int n = 0; n < NC; n++) {

@@ -221,12 +221,17 @@ static __device__ __forceinline__ void rkvk_piece_output(rkvk_sub_state<P> &st, 
             st.o, {rows, scales + k * P::TP + tile0}, b, tile0 / 2, k * P::TW, lane);
     } else {
 #pragma unroll
-        for (int v = 0; v < P::TW; v++) {
-            uint32_t x[4];
-            rkvk_v_tile<S::TV, S::V_PITCH>(x, rows, tile0 + v, lane);
+        for (int v = 0; v < P::TW; v += 2) {
+            uint32_t x[2][4];
+            if (v + 1 < P::TW)
+                rkvk_v_tiles<S::TV, S::V_PITCH>(x, rows, tile0 + v, lane);
+            else
+                rkvk_v_tile<S::TV, S::V_PITCH>(x[0], rows, tile0 + v, lane);
 #pragma unroll
-            for (int n = 0; n < P::NC; n++)
-                rkvk_mma<S::TV == RKV_TYPE_BF16>(st.o[n][k * P::TW + v], x, b[n].x, b[n].y);
+            for (int i = 0; i < 2 && v + i < P::TW; i++)
+#pragma unroll
+                for (int n = 0; n < P::NC; n++)
+                    rkvk_mma<S::TV == RKV_TYPE_BF16>(st.o[n][k * P::TW + v + i], x[i], b[n].x, b[n].y);
         }
     }
 }
