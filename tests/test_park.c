@@ -153,6 +153,26 @@ static void test_bits(void **state)
     }
 }
 
+/* A fetched tile that is all that a step reads: no copy into the ring, whose edge would do, comes after it. */
+static void test_fetched_alone(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        fx w;
+        fx_model m = model(RKV_RESIDENT_NONE);
+        m.executor = i % 2 ? FX_CHECK : FX_SIM;
+        m.seed = i;
+        fx_open(&w, &m);
+        fx_append(&w, 1, 5, RKV_REGIME_PREFILL, 100);
+        fx_park(&w, 1);
+        fx_fetch(&w, 1);
+        const fx_entry e = {.seq = 1, .rows = 1, .is_query = i < 2, .regime = RKV_REGIME_DECODE, .tag = 200};
+        fx_step(&w, &e, 1);
+        fx_compare_fresh(&w, 1, 2);
+        fx_close(&w);
+    }
+}
+
 /* Copies out what has no good host copy, each tile-layer once; a sequence that
  * comes back unchanged is parked again for nothing. */
 static void test_cost(void **state)
@@ -358,6 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_fetched_alone),
         cmocka_unit_test(test_cost),
         cmocka_unit_test(test_hundred),
         cmocka_unit_test(test_shared),
