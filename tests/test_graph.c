@@ -400,6 +400,19 @@ static void given_up(world *x)
     c->plan.sites[0].cpu_is_mixed = !c->plan.sites[0].cpu_is_mixed;
 }
 
+/* Measuring writes to the ring what no graph has left there; then the share is as before. */
+static void measure_between(world *x)
+{
+    const rkv_cpu_share_params measured = {.struct_size = sizeof measured, .step_ns = 1000},
+                               given = {.struct_size = sizeof given, .share = 8};
+    const uint32_t n = x->n_graphs;
+    const uint32_t rows[] = {1, 2};
+    fx_ok(rkv_cache_set_cpu_share(x->w.cache, &measured), "set");
+    fx_ok(rkv_cache_set_cpu_share(x->w.cache, &given), "set");
+    decode(x, 2, rows, false);
+    assert_true(x->n_graphs <= n + 1);
+}
+
 /* A part of the tail is the CPU's, also in replays; its threads come, or they don't
  * and the graph has the bits of one without a share. */
 static void run_cpu(fx_executor executor, uint32_t n_steps, uint32_t n_parts, bool is_gone)
@@ -425,6 +438,8 @@ static void run_cpu(fx_executor executor, uint32_t n_steps, uint32_t n_parts, bo
     }
     for (uint32_t s = 0; s < n_steps; s++) {
         decode(&x, 2, rows, s % 17 == 16);
+        if (!is_gone && s == n_steps / 2)
+            measure_between(&x);
         if (s % 9 == 8) { /* a graph that may be launched, and counts for nothing */
             const fx_entry e[] = {entry_of(&x, 0, 1), entry_of(&x, 1, 2)};
             fx_ok(fx_begin(&x.w, e, 2), "begin");
