@@ -36,34 +36,45 @@ struct rkvk_wide_pending {
     rkvk_pending_list list;
 };
 
-/* Calls f(o of two dims of one column: low, high; their dims). */
+/* Column `column` of the node at `level`, o by dims.  Where it lies comes from shared memory,
+ * lest addresses be kept in registers. */
+template <typename P>
+static __device__ __forceinline__ float *rkvk_wide_node(const rkvk_wide_smem<P> &sm, const rkvk_stream_work &w,
+                                                        uint32_t level, uint32_t column)
+{
+    float *slot = sm.slot[column];
+    if (level == 0 || slot == nullptr)
+        return slot;
+    return w.stack + ((level - 1) * w.n_columns + column) * (uint32_t)rkvk_pending_floats<typename P::S>();
+}
+
+/* Calls f(node's, state's element) for the thread's elements. */
 template <typename P, typename F>
-static __device__ __forceinline__ void rkvk_wide_each(rkvk_wide_state<P> &x, const rkvk_stream_work &w,
-                                                      const rkvk_wide_part &at, F f)
+static __device__ __forceinline__ void rkvk_wide_each(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
+                                                      const rkvk_stream_work &w, const rkvk_wide_part &at,
+                                                      uint32_t level, F f)
 {
     const int lane = rkvk_lane(), g = lane >> 2;
 #pragma unroll
     for (int n = 0; n < P::NW; n++)
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            const uint32_t column = (uint32_t)((at.chunk + n) * 8 + 2 * (lane & 3) + c);
-            if (column < w.n_columns)
+            float *node = rkvk_wide_node<P>(sm, w, level, (uint32_t)((at.chunk + n) * 8 + 2 * (lane & 3) + c));
+            if (node != nullptr)
 #pragma unroll
                 for (int v = 0; v < P::TW; v++)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        f(column, rkvk_v_dim<P::S::TV>(at.slice * P::TW + v, half, g), x.o[n][v][2 * half + c]);
+                        f(node[rkvk_v_dim<P::S::TV>(at.slice * P::TW + v, half, g)], x.o[n][v][2 * half + c]);
         }
 }
 
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_store(rkvk_wide_state<P> &x, const rkvi_attend_args &a,
-                                                       const rkvk_stream_work &w, const rkvk_wide_part &at,
-                                                       uint32_t level, bool has_ml)
+static __device__ __forceinline__ void rkvk_wide_store(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
+                                                       const rkvi_attend_args &a, const rkvk_stream_work &w,
+                                                       const rkvk_wide_part &at, uint32_t level, bool has_ml)
 {
-    rkvk_wide_each<P>(x, w, at, [&](uint32_t column, int dim, float &o) {
-        rkvk_pending_at<P>(a, w, level, column).o[dim] = o;
-    });
+    rkvk_wide_each<P>(x, sm, w, at, level, [](float &node, float &o) { node = o; });
     const uint32_t lane = (uint32_t)rkvk_lane();
     if (has_ml && lane < w.n_columns) {
         const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, lane);
@@ -73,13 +84,11 @@ static __device__ __forceinline__ void rkvk_wide_store(rkvk_wide_state<P> &x, co
 }
 
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_load(rkvk_wide_state<P> &x, const rkvi_attend_args &a,
-                                                      const rkvk_stream_work &w, const rkvk_wide_part &at,
-                                                      uint32_t level)
+static __device__ __forceinline__ void rkvk_wide_load(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
+                                                      const rkvi_attend_args &a, const rkvk_stream_work &w,
+                                                      const rkvk_wide_part &at, uint32_t level)
 {
-    rkvk_wide_each<P>(x, w, at, [&](uint32_t column, int dim, float &o) {
-        o = rkvk_pending_at<P>(a, w, level, column).o[dim];
-    });
+    rkvk_wide_each<P>(x, sm, w, at, level, [](float &node, float &o) { o = node; });
     const uint32_t lane = (uint32_t)rkvk_lane();
     if (lane < w.n_columns) {
         const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, lane);
@@ -118,7 +127,7 @@ static __device__ __forceinline__ void rkvk_wide_join(rkvk_wide_state<P> &x, con
 /* As rkvk_pending_add. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_add(rkvk_wide_state<P> &x, rkvk_wide_pending<P> &pending,
-                                                     const rkvi_attend_args &a, const rkvk_stream_work &w,
+                                                     const rkvk_wide_smem<P> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w,
                                                      const rkvk_wide_part &at, uint64_t done, bool more,
                                                      uint64_t next, bool has_ml)
 {
@@ -129,14 +138,14 @@ static __device__ __forceinline__ void rkvk_wide_add(rkvk_wide_state<P> &x, rkvk
             break;
         list.n--;
         if (!pending.has_top)
-            rkvk_wide_load<P>(pending.top, a, w, at, list.n);
+            rkvk_wide_load<P>(pending.top, sm, a, w, at, list.n);
         rkvk_wide_join<P>(x, pending.top, at);
         pending.has_top = false;
         done = first;
     }
     if (more) {
         if (pending.has_top)
-            rkvk_wide_store<P>(pending.top, a, w, at, list.n - 1, has_ml);
+            rkvk_wide_store<P>(pending.top, sm, a, w, at, list.n - 1, has_ml);
         pending.top = x;
         pending.has_top = true;
         list.leaf = rkvk_lane() == (int)list.n ? done : list.leaf;
@@ -174,6 +183,9 @@ static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &
         for (int n = 0; n < P::NC; n++) {
             st.m[n][0] = st.m[n][1] = rkvk_empty_m();
             st.l[n][0] = st.l[n][1] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < S::MT; i++)
+                p[i][n] = make_uint2(0, 0);
         }
         if (sub.n > 0) {
             rkvk_leaf_sees<P>(st, sm, leaf, 0);
@@ -181,7 +193,7 @@ static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &
         }
         if (cur > 0)
             rkvk_bar_sync<RKVK_WIDE_EMPTY, P::THREADS>();
-        rkvk_wide_put<P>(sm, st, p, u, sub.n == 0);
+        rkvk_wide_put<P>(sm, st, p, u);
         rkvk_bar_come<RKVK_WIDE_FULL, P::THREADS>();
         if (threadIdx.x < 32) /* the other team may still ask for the number of the leaf before */
             rkvk_queue_fill(sm.queue, a, w.walk, cur > 0 ? cur - 1 : 0);
@@ -227,7 +239,7 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
         const uint64_t number = leaf.number, next = more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0;
         if (has_slice) {
             rkvk_wide_total<P>(x, sm);
-            rkvk_wide_output<P>(x, sm, at, leaf, a.geom.leaf_cells, unit);
+            rkvk_wide_output<P>(x, sm, at, unit);
         }
         rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>();
         if (more) {
@@ -235,11 +247,11 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
             rkvk_wide_feed_v<P>(sm, a, cur + 1, u);
         }
         if (has_slice)
-            rkvk_wide_add<P>(x, pending, a, w, at, number, more, next, has_ml);
+            rkvk_wide_add<P>(x, pending, sm, a, w, at, number, more, next, has_ml);
     }
     rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>(); /* all have read m and l of the lowest node */
     if (has_slice)
-        rkvk_wide_store<P>(x, a, w, at, 0, has_ml);
+        rkvk_wide_store<P>(x, sm, a, w, at, 0, has_ml);
 }
 
 /* -------------------------------------------------------------------- kernel */
@@ -253,6 +265,8 @@ static __device__ __forceinline__ void rkvk_wide_columns(rkvk_wide_smem<P> &sm, 
     w.stack = reinterpret_cast<float *>(w.region + P::Q_BYTES);
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32) {
+        if (threadIdx.x < P::COLUMNS)
+            sm.slot[threadIdx.x] = threadIdx.x < w.n_columns ? rkvk_slot_at<P>(a, w, threadIdx.x).o : nullptr;
         rkvk_stream_reach<P>(sm, a, w);
         rkvk_stream_near<P>(sm, a);
     } else if (threadIdx.x < 64) {

@@ -10,6 +10,7 @@
 
 #define RKVK_WIDE_TEAM (32 * RKVK_SUBS) /* threads: a warp a sub */
 
+
 /* Barriers: weights of a leaf are there; they have been read; two of the output's team. */
 enum { RKVK_WIDE_FULL = 1, RKVK_WIDE_EMPTY, RKVK_WIDE_WEIGHED, RKVK_WIDE_READ };
 
@@ -27,6 +28,7 @@ struct rkvk_wide_path {
     /* Output: slices of TW tiles of dims; CH warps to a slice, of NW chunks of columns each. */
     static constexpr int TW = rkvk_max(S::V_HAS_SCALES ? 2 : 1, S::V_TILES / 8), SLICES = (S::V_TILES + TW - 1) / TW;
     static constexpr int CH = SLICES <= 2 && NC % 4 == 0 ? 4 : SLICES <= 4 && NC % 2 == 0 ? 2 : 1, NW = NC / CH;
+    static constexpr int UNROLL = 8; /* subs */
     /* O of a slice, thrice (rkvk_wide_state), stays in registers. */
     static constexpr bool FITS = S::D <= 256 && TW * NW <= 4;
 
@@ -44,13 +46,15 @@ struct rkvk_wide_smem {
     float sub[RKVK_SUBS][P::COLUMNS];             /* what O of a sub is multiplied by */
     float group[RKVK_SUBS / S::GROUP][P::COLUMNS]; /* what the leaf so far is, before a group of subs joins */
     float finish[P::COLUMNS];
+    float *slot[P::COLUMNS]; /* o of each column in its item's slot; null: no column */
     rkvk_reach reach[P::COLUMNS];
     rkvk_queue queue;
 };
 
 /* --------------------------------------------------------------------- loads */
 
-/* All of a sub's K or V, by a warp.  Both tiles' rows are zeros where there is no cell. */
+/* All of a sub's K or V, by a warp.  Both tiles' rows are zeros where there is no cell, as
+ * are scales of tiles that aren't there. */
 template <int MT, int ROW, int PITCH, int SCALE>
 static __device__ __forceinline__ void rkvk_wide_feed(uint8_t *to, const rkvk_leaf &leaf, uint64_t off,
                                                       uint64_t scale_off, const rkvk_sub &sub)
@@ -62,13 +66,13 @@ static __device__ __forceinline__ void rkvk_wide_feed(uint8_t *to, const rkvk_le
     for (int i = 0; i < MT; i++) {
         const uint32_t cell = sub.cell + (uint32_t)i * 128, at = dst + (uint32_t)(i * 16 * PITCH);
         const uint8_t *src = leaf.head + off + (uint64_t)cell * ROW;
+        const bool here = (uint32_t)i < sub.n;
         if (whole)
             rkvk_feed_rows<ROW, ROW, PITCH, 32, true>(at, src, lane, 0, 0, 0);
         else
-            rkvk_feed_rows<ROW, ROW, PITCH, 32, false>(at, (uint32_t)i < sub.n ? src : leaf.head, lane, cell, leaf.c0,
-                                                       leaf.c1);
+            rkvk_feed_rows<ROW, ROW, PITCH, 32, false>(at, here ? src : leaf.head, lane, cell, here ? leaf.c0 : 0,
+                                                       here ? leaf.c1 : 0);
         if constexpr (SCALE > 0) {
-            const bool here = (uint32_t)i < sub.n;
             rkvk_feed_scales<16 * SCALE, 32>(dst + (uint32_t)(MT * 16 * PITCH + i * 16 * SCALE),
                                              here ? leaf.head + scale_off + (uint64_t)cell * SCALE : leaf.head, lane,
                                              here);
@@ -95,8 +99,7 @@ static __device__ __forceinline__ void rkvk_wide_feed_v(rkvk_wide_smem<P> &sm, c
     using S = typename P::S;
     const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
     const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
-    if (sub.n > 0)
-        rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[u], leaf, a.geom.v_off, a.geom.v_scale_off, sub);
+    rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[u], leaf, a.geom.v_off, a.geom.v_scale_off, sub);
 }
 
 /* What the warp asked for is here, for the warp. */
@@ -140,20 +143,17 @@ static __device__ __forceinline__ void rkvk_wide_scores(float (&s)[P::S::MT][P::
     }
 }
 
-/* m, l and P of a sub, for the output's team. */
+/* m, l and P of a sub, for the output's team.  A sub that isn't there has zeros. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_put(rkvk_wide_smem<P> &sm, const rkvk_sub_state<P> &st,
-                                                     const uint2 (&p)[P::S::MT][P::NC], uint32_t u, bool is_empty)
+                                                     const uint2 (&p)[P::S::MT][P::NC], uint32_t u)
 {
     const int lane = rkvk_lane();
 #pragma unroll
     for (int n = 0; n < P::NC; n++) {
         if (lane < 4)
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-                sm.ml[u][n * 8 + 2 * lane + c] = make_float2(st.m[n][c], st.l[n][c]);
-        if (is_empty)
-            continue;
+            *reinterpret_cast<float4 *>(&sm.ml[u][n * 8 + 2 * lane]) =
+                make_float4(st.m[n][0], st.l[n][0], st.m[n][1], st.l[n][1]);
         if constexpr (P::S::MT == 2)
             *reinterpret_cast<uint4 *>(sm.p[u][n][lane]) = make_uint4(p[0][n].x, p[0][n].y, p[1][n].x, p[1][n].y);
         else
@@ -277,8 +277,7 @@ static __device__ __forceinline__ float2 rkvk_wide_pair(const float *row, const 
 /* The leaf's O, of the slice: sub after sub, as in rkvk_leaf_join. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
-                                                        const rkvk_wide_part &at, const rkvk_leaf &leaf,
-                                                        uint32_t leaf_cells, float unit)
+                                                        const rkvk_wide_part &at, float unit)
 {
     using S = typename P::S;
 #pragma unroll
@@ -286,15 +285,13 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
 #pragma unroll
         for (int v = 0; v < P::TW; v++)
             x.o[n][v][0] = x.o[n][v][1] = x.o[n][v][2] = x.o[n][v][3] = 0.0f;
-#pragma unroll 2
+#pragma unroll P::UNROLL
     for (uint32_t u = 0; u < RKVK_SUBS; u++) {
         float o[P::NW][P::TW][4];
-        const bool is_there = rkvk_sub_of<S>(leaf, leaf_cells, u).n > 0;
-        if (is_there)
-            rkvk_wide_product<P>(o, sm, at, u);
+        rkvk_wide_product<P>(o, sm, at, u);
 #pragma unroll
         for (int n = 0; n < P::NW; n++) {
-            if (S::GROUP < RKVK_SUBS && u % S::GROUP == 0) {
+            if (u % S::GROUP == 0 && S::GROUP < RKVK_SUBS) {
                 const float2 f = rkvk_wide_pair<P>(sm.group[u / S::GROUP], at, n);
 #pragma unroll
                 for (int v = 0; v < P::TW; v++)
@@ -302,8 +299,6 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
                     for (int j = 0; j < 4; j++)
                         x.o[n][v][j] = __fmul_rn(x.o[n][v][j], j & 1 ? f.y : f.x);
             }
-            if (!is_there)
-                continue;
             const float2 f = rkvk_wide_pair<P>(sm.sub[u], at, n);
 #pragma unroll
             for (int v = 0; v < P::TW; v++)
