@@ -67,8 +67,8 @@ static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_strea
 
 /* Warp 0: each column's reach, and the queue's first leaves.  A column that isn't
  * there sees nothing. */
-template <typename P, typename M>
-static __device__ void rkvk_stream_reach(M &sm, const rkvi_attend_args &a, const rkvk_stream_work &w)
+template <typename P>
+static __device__ void rkvk_stream_reach(rkvk_stream_smem<P> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w)
 {
     const uint32_t lane = threadIdx.x;
     rkvk_reach r = rkvk_reach_none();
@@ -105,8 +105,9 @@ static __device__ void rkvk_stream_near(const M &sm, const rkvi_attend_args &a)
 
 /* ------------------------------------------------------------------- kernel */
 
-template <typename P, typename M>
-static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st, const M &sm, const rkvk_leaf &leaf,
+template <typename P>
+static __device__ __forceinline__ void rkvk_leaf_sees(rkvk_sub_state<P> &st,
+                                                      const rkvk_stream_smem<P> &sm, const rkvk_leaf &leaf,
                                                       int part)
 {
 #pragma unroll
@@ -265,7 +266,7 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     w.stack = reinterpret_cast<float *>(w.region + q_bytes);
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32) {
-        rkvk_stream_reach<P>(sm, a, w);
+        rkvk_stream_reach(sm, a, w);
         rkvk_stream_near<P>(sm, a);
     } else if (threadIdx.x < 64) {
         rkvk_stream_warm(a, w);
@@ -358,7 +359,7 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
 
 /* `regions`: a variant's, by device and path. */
 #define RKVK_DEVICES 64
-#define RKVK_PATHS 6
+#define RKVK_PATHS 7
 
 /* As many blocks a multiprocessor as registers allow, where that leaves enough. */
 template <typename P>
@@ -407,7 +408,7 @@ static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
         if (status == 0)
             status = rkvk_stream_prepare_if<typename S::middle_alone>(&region[3], sm_bytes, block_bytes);
     }
-    region[4] = region[5] = 0;
+    region[4] = region[5] = region[6] = 0;
     if constexpr (S::wide16::FITS) {
         if (status == 0)
             status = rkvk_wide_prepare<typename S::wide16>(&region[4], block_bytes);
@@ -415,6 +416,10 @@ static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
     if constexpr (S::wide32::FITS) {
         if (status == 0)
             status = rkvk_wide_prepare<typename S::wide32>(&region[5], block_bytes);
+    }
+    if constexpr (S::wide96::FITS) {
+        if (status == 0)
+            status = rkvk_wide_prepare<typename S::wide96>(&region[6], block_bytes);
     }
     for (int i = 0; i < RKVK_PATHS && status == 0; i++)
         regions[device][i] = region[i];
@@ -448,6 +453,10 @@ static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_
     if constexpr (S::wide16::FITS) {
         if (columns > 0 && regions[device][4] && (columns <= S::wide16::COLUMNS || !regions[device][5]))
             return rkvk_wide_run<typename S::wide16>(regions[device][4], a, grid, stream);
+    }
+    if constexpr (S::wide96::FITS) {
+        if (columns > S::wide32::COLUMNS && regions[device][6])
+            return rkvk_wide_run<typename S::wide96>(regions[device][6], a, grid, stream);
     }
     if constexpr (S::wide32::FITS) {
         if (regions[device][5])

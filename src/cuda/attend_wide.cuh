@@ -26,12 +26,10 @@
 
 /* ------------------------------------------------------------------ the tree */
 
-/* Pending nodes.  The last one is in registers, where `has_top`; before these, the lowest one is
- * in the item's slot, and the others are on the stack: [level][column][o by dims, m, l].  A
- * thread's o is its own there; m and l are written by warp 0 for all. */
-template <typename P>
+/* Pending nodes of a group of columns.  The last one is in registers, where `has_top`; before
+ * these, the lowest one is in the item's slot, and the others are on the stack: [level][column]
+ * [o by dims, m, l].  A thread's o is its own there; m and l are written by warp 0 for all. */
 struct rkvk_wide_pending {
-    rkvk_wide_state<P> top;
     bool has_top;
     rkvk_pending_list list;
 };
@@ -52,14 +50,14 @@ static __device__ __forceinline__ float *rkvk_wide_node(const rkvk_wide_smem<P> 
 template <typename P, typename F>
 static __device__ __forceinline__ void rkvk_wide_each(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
                                                       const rkvk_stream_work &w, const rkvk_wide_part &at,
-                                                      uint32_t level, F f)
+                                                      uint32_t column0, uint32_t level, F f)
 {
     const int lane = rkvk_lane(), g = lane >> 2;
 #pragma unroll
     for (int n = 0; n < P::NW; n++)
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            float *node = rkvk_wide_node<P>(sm, w, level, (uint32_t)((at.chunk + n) * 8 + 2 * (lane & 3) + c));
+            float *node = rkvk_wide_node<P>(sm, w, level, column0 + (uint32_t)((at.chunk + n) * 8 + 2 * (lane & 3) + c));
             if (node != nullptr)
 #pragma unroll
                 for (int v = 0; v < P::TW; v++)
@@ -72,12 +70,12 @@ static __device__ __forceinline__ void rkvk_wide_each(rkvk_wide_state<P> &x, con
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_store(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
                                                        const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                       const rkvk_wide_part &at, uint32_t level, bool has_ml)
+                                                       const rkvk_wide_part &at, uint32_t column0, uint32_t level)
 {
-    rkvk_wide_each<P>(x, sm, w, at, level, [](float &node, float &o) { node = o; });
+    rkvk_wide_each<P>(x, sm, w, at, column0, level, [](float &node, float &o) { node = o; });
     const uint32_t lane = (uint32_t)rkvk_lane();
-    if (has_ml && lane < w.n_columns) {
-        const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, lane);
+    if (rkvk_warp() == RKVK_SUBS && lane < P::GROUP && column0 + lane < w.n_columns) {
+        const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, column0 + lane);
         *node.m = x.m;
         *node.l = x.l;
     }
@@ -86,12 +84,12 @@ static __device__ __forceinline__ void rkvk_wide_store(rkvk_wide_state<P> &x, co
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_load(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
                                                       const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                      const rkvk_wide_part &at, uint32_t level)
+                                                      const rkvk_wide_part &at, uint32_t column0, uint32_t level)
 {
-    rkvk_wide_each<P>(x, sm, w, at, level, [](float &node, float &o) { o = node; });
+    rkvk_wide_each<P>(x, sm, w, at, column0, level, [](float &node, float &o) { o = node; });
     const uint32_t lane = (uint32_t)rkvk_lane();
-    if (lane < w.n_columns) {
-        const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, lane);
+    if (lane < P::GROUP && column0 + lane < w.n_columns) {
+        const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, column0 + lane);
         x.m = *node.m;
         x.l = *node.l;
     }
@@ -126,10 +124,10 @@ static __device__ __forceinline__ void rkvk_wide_join(rkvk_wide_state<P> &x, con
 
 /* As rkvk_pending_add. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_add(rkvk_wide_state<P> &x, rkvk_wide_pending<P> &pending,
-                                                     const rkvk_wide_smem<P> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                     const rkvk_wide_part &at, uint64_t done, bool more,
-                                                     uint64_t next, bool has_ml)
+static __device__ __forceinline__ rkvk_wide_pending
+rkvk_wide_add(rkvk_wide_state<P> &x, rkvk_wide_state<P> &top, rkvk_wide_pending pending, const rkvk_wide_smem<P> &sm,
+              const rkvi_attend_args &a, const rkvk_stream_work &w, const rkvk_wide_part &at, uint32_t column0,
+              uint64_t done, bool more, uint64_t next)
 {
     rkvk_pending_list &list = pending.list;
     while (list.n > 0) {
@@ -138,30 +136,59 @@ static __device__ __forceinline__ void rkvk_wide_add(rkvk_wide_state<P> &x, rkvk
             break;
         list.n--;
         if (!pending.has_top)
-            rkvk_wide_load<P>(pending.top, sm, a, w, at, list.n);
-        rkvk_wide_join<P>(x, pending.top, at);
+            rkvk_wide_load<P>(top, sm, a, w, at, column0, list.n);
+        rkvk_wide_join<P>(x, top, at);
         pending.has_top = false;
         done = first;
     }
     if (more) {
         if (pending.has_top)
-            rkvk_wide_store<P>(pending.top, sm, a, w, at, list.n - 1, has_ml);
-        pending.top = x;
+            rkvk_wide_store<P>(top, sm, a, w, at, column0, list.n - 1);
+        top = x;
         pending.has_top = true;
         list.leaf = rkvk_lane() == (int)list.n ? done : list.leaf;
         list.n++;
     }
+    return pending;
 }
 
 /* --------------------------------------------------------------------- teams */
+
+/* Groups of columns that are there: all but the last one are whole. */
+template <typename P>
+static __device__ __forceinline__ uint32_t rkvk_wide_groups(const rkvk_stream_work &w)
+{
+    return P::HC == 1 ? 1u : (w.n_columns + P::GROUP - 1) / P::GROUP;
+}
+
+/* m, l and P of a group. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_weights(rkvk_sub_state<P> &st, uint2 (&p)[P::S::MT][P::NC],
+                                                         float (&s)[P::S::MT][P::NC][4], const rkvk_wide_smem<P> &sm,
+                                                         const rkvi_attend_args &a, const rkvk_leaf &leaf,
+                                                         const rkvk_sub &sub, uint32_t group)
+{
+    using S = typename P::S;
+#pragma unroll
+    for (int n = 0; n < P::NC; n++) {
+        st.m[n][0] = st.m[n][1] = rkvk_empty_m();
+        st.l[n][0] = st.l[n][1] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < S::MT; i++)
+            p[i][n] = make_uint2(0, 0);
+    }
+    if (sub.n > 0) {
+        rkvk_wide_sees<P>(st, sm.reach + group * P::GROUP, leaf);
+        rkvk_sub_weights<P>(st, s, p, a, __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)), sub);
+    }
+}
 
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
                                                              const rkvk_stream_work &w)
 {
     using S = typename P::S;
-    const uint32_t u = (uint32_t)rkvk_warp();
-    const float scale = __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale));
+    const uint32_t u = (uint32_t)rkvk_warp(), groups = rkvk_wide_groups<P>(w);
     bool more = sm.queue.n_queued != 0;
     if (more)
         rkvk_wide_feed_k<P>(sm, a, 0, u);
@@ -169,49 +196,50 @@ static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &
     for (uint32_t cur = 0; more; cur++) {
         const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
         const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
-        rkvk_sub_state<P> st;
-        uint2 p[S::MT][P::NC];
-        float s[S::MT][P::NC][4];
         more = cur + 1 != sm.queue.n_queued;
         rkvk_wide_arrive();
-        if (sub.n > 0)
-            rkvk_wide_scores<P>(s, sm.k[u], w.q);
-        __syncwarp(); /* all have read it */
-        if (more)
-            rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
-#pragma unroll
-        for (int n = 0; n < P::NC; n++) {
-            st.m[n][0] = st.m[n][1] = rkvk_empty_m();
-            st.l[n][0] = st.l[n][1] = 0.0f;
-#pragma unroll
-            for (int i = 0; i < S::MT; i++)
-                p[i][n] = make_uint2(0, 0);
+#pragma unroll 1
+        for (uint32_t group = 0; group < groups; group++) {
+            rkvk_sub_state<P> st;
+            uint2 p[S::MT][P::NC];
+            float s[S::MT][P::NC][4];
+            if (sub.n > 0)
+                rkvk_wide_scores<P>(s, sm.k[u], w.q + group * S::STEPS * P::NC * 32);
+            if (group + 1 == groups) {
+                __syncwarp(); /* all have read it */
+                if (more)
+                    rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
+            }
+            rkvk_wide_weights<P>(st, p, s, sm, a, leaf, sub, group);
+            if (cur + group > 0)
+                rkvk_bar_sync<RKVK_WIDE_EMPTY, P::THREADS>();
+            rkvk_wide_put<P>(sm, st, p, u);
+            rkvk_bar_come<RKVK_WIDE_FULL, P::THREADS>();
         }
-        if (sub.n > 0) {
-            rkvk_leaf_sees<P>(st, sm, leaf, 0);
-            rkvk_sub_weights<P>(st, s, p, a, scale, sub);
-        }
-        if (cur > 0)
-            rkvk_bar_sync<RKVK_WIDE_EMPTY, P::THREADS>();
-        rkvk_wide_put<P>(sm, st, p, u);
-        rkvk_bar_come<RKVK_WIDE_FULL, P::THREADS>();
         if (threadIdx.x < 32) /* the other team may still ask for the number of the leaf before */
             rkvk_queue_fill(sm.queue, a, w.walk, cur > 0 ? cur - 1 : 0);
     }
 }
 
+/* The sub's V is here, and no scale of a cell that isn't read. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
-                                                             const rkvk_stream_work &w)
+static __device__ __forceinline__ void rkvk_wide_arrive_v(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
+                                                          const rkvk_leaf &leaf, uint32_t u)
 {
     using S = typename P::S;
-    const uint32_t u = (uint32_t)rkvk_warp() - RKVK_SUBS;
-    const rkvk_wide_part at = {(int)u % P::SLICES, (int)u / P::SLICES * P::NW};
-    const bool has_slice = u < P::SLICES * P::CH, has_ml = u == 0;
-    const float unit = rkvk_unit<S::TV>(a.geom.v_scale);
-    rkvk_wide_state<P> x;
-    rkvk_wide_pending<P> pending = {};
-    bool more = sm.queue.n_queued != 0;
+    rkvk_wide_arrive();
+    if constexpr (S::V_HAS_SCALES) {
+        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
+        for (uint32_t i = 0; i < sub.n; i++)
+            rkvk_quant_clear<S::DV / 32>(sm.v[u] + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE,
+                                         (int)leaf.c0 - (int)(sub.cell + i * 128),
+                                         (int)leaf.c1 - (int)(sub.cell + i * 128), rkvk_lane());
+    }
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_clear(rkvk_wide_state<P> &x)
+{
     x.m = rkvk_empty_m();
     x.l = 0.0f;
 #pragma unroll
@@ -219,42 +247,85 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
 #pragma unroll
         for (int v = 0; v < P::TW; v++)
             x.o[n][v][0] = x.o[n][v][1] = x.o[n][v][2] = x.o[n][v][3] = 0.0f;
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
+                                                             const rkvk_stream_work &w)
+{
+    using S = typename P::S;
+    const uint32_t u = (uint32_t)rkvk_warp() - RKVK_SUBS, groups = rkvk_wide_groups<P>(w);
+    const rkvk_wide_part at = {(int)u % P::SLICES, (int)u / P::SLICES * P::NW};
+    const bool has_slice = u < P::SLICES * P::CH;
+    const float unit = rkvk_unit<S::TV>(a.geom.v_scale);
+    rkvk_wide_state<P> x, top[P::HC];
+    rkvk_wide_pending pending = {false, {0, 0}};
+    bool more = sm.queue.n_queued != 0;
+    rkvk_wide_clear<P>(x);
     if (more)
         rkvk_wide_feed_v<P>(sm, a, 0, u);
+    else if (has_slice)
+        for (uint32_t group = 0; group < groups; group++)
+            rkvk_wide_store<P>(x, sm, a, w, at, group * P::GROUP, 0);
 #pragma unroll 1
     for (uint32_t cur = 0; more; cur++) {
         const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
-        rkvk_wide_arrive();
-        if constexpr (S::V_HAS_SCALES) {
-            const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
-            for (uint32_t i = 0; i < sub.n; i++)
-                rkvk_quant_clear<S::DV / 32>(sm.v[u] + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE,
-                                             (int)leaf.c0 - (int)(sub.cell + i * 128),
-                                             (int)leaf.c1 - (int)(sub.cell + i * 128), rkvk_lane());
+        rkvk_wide_pending after = pending;
+        rkvk_wide_arrive_v<P>(sm, a, leaf, u);
+#pragma unroll
+        for (uint32_t group = 0; group < P::HC; group++) {
+            if (group >= groups)
+                continue;
+            rkvk_bar_sync<RKVK_WIDE_FULL, P::THREADS>();
+            rkvk_wide_weigh<P>(sm, u);
+            rkvk_bar_sync<RKVK_WIDE_WEIGHED, RKVK_WIDE_TEAM>();
+            const bool is_last = group + 1 == groups;
+            more = cur + 1 != sm.queue.n_queued;
+            const uint64_t number = leaf.number, next = more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0;
+            if (has_slice) {
+                rkvk_wide_total<P>(x, sm);
+                rkvk_wide_output<P>(x, sm, at, unit);
+            }
+            if (more || !is_last)
+                rkvk_bar_come<RKVK_WIDE_EMPTY, P::THREADS>();
+            if (is_last) {
+                rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>();
+                if (more)
+                    rkvk_wide_feed_v<P>(sm, a, cur + 1, u);
+            }
+            if (has_slice)
+                after = rkvk_wide_add<P>(x, top[group], pending, sm, a, w, at, group * P::GROUP, number, more, next);
+            if (!more) {
+                rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>(); /* all have read m and l of the lowest node */
+                if (has_slice)
+                    rkvk_wide_store<P>(x, sm, a, w, at, group * P::GROUP, 0);
+            }
         }
-        rkvk_bar_sync<RKVK_WIDE_FULL, P::THREADS>();
-        rkvk_wide_weigh<P>(sm, u);
-        rkvk_bar_sync<RKVK_WIDE_WEIGHED, RKVK_WIDE_TEAM>();
-        more = cur + 1 != sm.queue.n_queued;
-        const uint64_t number = leaf.number, next = more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0;
-        if (has_slice) {
-            rkvk_wide_total<P>(x, sm);
-            rkvk_wide_output<P>(x, sm, at, unit);
-        }
-        rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>();
-        if (more) {
-            rkvk_bar_come<RKVK_WIDE_EMPTY, P::THREADS>();
-            rkvk_wide_feed_v<P>(sm, a, cur + 1, u);
-        }
-        if (has_slice)
-            rkvk_wide_add<P>(x, pending, sm, a, w, at, number, more, next, has_ml);
+        pending = after;
     }
-    rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>(); /* all have read m and l of the lowest node */
-    if (has_slice)
-        rkvk_wide_store<P>(x, sm, a, w, at, 0, has_ml);
 }
 
 /* -------------------------------------------------------------------- kernel */
+
+/* Warp 0: as rkvk_stream_reach, and where columns end up. */
+template <typename P>
+static __device__ void rkvk_wide_reach(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w)
+{
+    rkvk_reach all = rkvk_reach_none();
+#pragma unroll 1
+    for (uint32_t column = threadIdx.x; column < P::COLUMNS; column += 32) {
+        const bool is_there = column < w.n_columns;
+        rkvk_reach r = rkvk_reach_none();
+        if (is_there)
+            r = rkvk_reach_of(a, rkvk_item_row(a, *w.item, (w.column0 + column) / w.group));
+        sm.reach[column] = r;
+        sm.slot[column] = is_there ? rkvk_slot_at<P>(a, w, column).o : nullptr;
+        all.lo = r.lo < all.lo ? r.lo : all.lo;
+        all.hi = r.hi > all.hi ? r.hi : all.hi;
+    }
+    rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(all));
+    rkvk_queue_fill(sm.queue, a, w.walk, 0);
+}
 
 /* Some columns, over all leaves of the item. */
 template <typename P>
@@ -265,9 +336,7 @@ static __device__ __forceinline__ void rkvk_wide_columns(rkvk_wide_smem<P> &sm, 
     w.stack = reinterpret_cast<float *>(w.region + P::Q_BYTES);
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32) {
-        if (threadIdx.x < P::COLUMNS)
-            sm.slot[threadIdx.x] = threadIdx.x < w.n_columns ? rkvk_slot_at<P>(a, w, threadIdx.x).o : nullptr;
-        rkvk_stream_reach<P>(sm, a, w);
+        rkvk_wide_reach<P>(sm, a, w);
         rkvk_stream_near<P>(sm, a);
     } else if (threadIdx.x < 64) {
         rkvk_stream_warm(a, w);

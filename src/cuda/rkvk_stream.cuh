@@ -39,7 +39,7 @@ static __host__ __device__ constexpr int rkvk_pieces(int row_bytes, int step_byt
 template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM, bool IS_ALONE>
 struct rkvk_stream_path;
 
-template <typename SHAPE, int CHUNKS>
+template <typename SHAPE, int CHUNKS, int GROUPS>
 struct rkvk_wide_path;
 
 template <bool FIRST, typename A, typename B>
@@ -92,8 +92,9 @@ struct rkvk_stream_shape {
     using middle_alone = path<2, 1, 1, MAY_BE_ALONE>;
     using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
     using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
-    using wide16 = rkvk_wide_path<rkvk_stream_shape, 2>; /* attend_wide.cuh */
-    using wide32 = rkvk_wide_path<rkvk_stream_shape, 4>;
+    using wide16 = rkvk_wide_path<rkvk_stream_shape, 2, 1>; /* attend_wide.cuh */
+    using wide32 = rkvk_wide_path<rkvk_stream_shape, 4, 1>;
+    using wide96 = rkvk_wide_path<rkvk_stream_shape, 4, 3>;
 
     static_assert(DK % 16 == 0 && DV % (16 * HD) == 0, "head dims");
     static_assert(V_TILES / VP % HD == 0, "each piece is shared out");

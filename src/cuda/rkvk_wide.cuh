@@ -14,14 +14,14 @@
 /* Barriers: weights of a leaf are there; they have been read; two of the output's team. */
 enum { RKVK_WIDE_FULL = 1, RKVK_WIDE_EMPTY, RKVK_WIDE_WEIGHED, RKVK_WIDE_READ };
 
-/* For up to 8 * NC columns. */
-template <typename SHAPE, int CHUNKS>
+/* For up to HC groups of 8 * NC columns, which go through a leaf one after another. */
+template <typename SHAPE, int CHUNKS, int GROUPS>
 struct rkvk_wide_path {
     using S = SHAPE;
-    static constexpr int NC = CHUNKS, HC = 1;
+    static constexpr int NC = CHUNKS, HC = GROUPS;
     static constexpr int THREADS = 2 * RKVK_WIDE_TEAM;
-    static constexpr uint32_t COLUMNS = 8 * NC;
-    static constexpr uint32_t Q_BYTES = S::STEPS * NC * 32 * (uint32_t)sizeof(uint2);
+    static constexpr uint32_t GROUP = 8 * NC, COLUMNS = GROUP * HC;
+    static constexpr uint32_t Q_BYTES = S::STEPS * NC * HC * 32 * (uint32_t)sizeof(uint2);
     /* A sub in shared memory: whole rows, then scales. */
     static constexpr int K_PITCH = rkvk_pitch(S::K_ROW), V_PITCH = rkvk_pitch(S::V_ROW), CELLS = 16 * S::MT;
     static constexpr int K_BYTES = CELLS * (K_PITCH + S::K_SCALE), V_BYTES = CELLS * (V_PITCH + S::V_SCALE);
@@ -30,7 +30,7 @@ struct rkvk_wide_path {
     static constexpr int CH = SLICES <= 2 && NC % 4 == 0 ? 4 : SLICES <= 4 && NC % 2 == 0 ? 2 : 1, NW = NC / CH;
     static constexpr int UNROLL = 8; /* subs */
     /* O of a slice, thrice (rkvk_wide_state), stays in registers. */
-    static constexpr bool FITS = S::D <= 256 && TW * NW <= 4;
+    static constexpr bool FITS = TW * NW <= 4 && (HC == 1 ? S::D <= 256 : S::D <= 128);
 
     static_assert(S::V_TILES % TW == 0, "slices");
 };
@@ -42,10 +42,10 @@ struct rkvk_wide_smem {
     alignas(16) uint8_t k[RKVK_SUBS][P::K_BYTES];
     uint8_t v[RKVK_SUBS][P::V_BYTES];
     uint2 p[RKVK_SUBS][P::NC][32][S::MT]; /* fragments */
-    float2 ml[RKVK_SUBS][P::COLUMNS];
-    float sub[RKVK_SUBS][P::COLUMNS];             /* what O of a sub is multiplied by */
-    float group[RKVK_SUBS / S::GROUP][P::COLUMNS]; /* what the leaf so far is, before a group of subs joins */
-    float finish[P::COLUMNS];
+    alignas(16) float2 ml[RKVK_SUBS][P::GROUP];
+    float sub[RKVK_SUBS][P::GROUP];              /* what O of a sub is multiplied by */
+    float before[RKVK_SUBS / S::GROUP][P::GROUP]; /* what the leaf so far is, before a group of subs joins */
+    float finish[P::GROUP];
     float *slot[P::COLUMNS]; /* o of each column in its item's slot; null: no column */
     rkvk_reach reach[P::COLUMNS];
     rkvk_queue queue;
@@ -143,6 +143,21 @@ static __device__ __forceinline__ void rkvk_wide_scores(float (&s)[P::S::MT][P::
     }
 }
 
+/* What the columns of a group see of a leaf. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_sees(rkvk_sub_state<P> &st, const rkvk_reach *reach,
+                                                      const rkvk_leaf &leaf)
+{
+#pragma unroll
+    for (int n = 0; n < P::NC; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const rkvk_cells c = rkvk_span_cells(leaf.pos, leaf.first, leaf.count,
+                                                 reach[n * 8 + 2 * (rkvk_lane() & 3) + j]);
+            st.sees[n][j] = c.c0 | c.c1 << 16;
+        }
+}
+
 /* m, l and P of a sub, for the output's team.  A sub that isn't there has zeros. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_put(rkvk_wide_smem<P> &sm, const rkvk_sub_state<P> &st,
@@ -163,7 +178,7 @@ static __device__ __forceinline__ void rkvk_wide_put(rkvk_wide_smem<P> &sm, cons
 
 /* -------------------------------------------------------------------- output */
 
-/* A warp's slice of dims, of a leaf or of a node; lane i has column i's m and l (l: in warp 0 of
+/* A warp's slice of dims, of a leaf or of a node; lane i has m and l of column i of the group (l: in warp 0 of
  * the team alone).  Columns of chunk n of part h: 8 (h * NW + n) + 2t and the next one. */
 template <typename P>
 struct rkvk_wide_state {
@@ -178,7 +193,7 @@ static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_smem<P> &sm, ui
 {
     constexpr uint32_t N = P::S::GROUP;
     const uint32_t lane = (uint32_t)rkvk_lane();
-    if (lane >= P::COLUMNS)
+    if (lane >= P::GROUP)
         return;
     float before = rkvk_empty_m(), top = before;
 #pragma unroll
@@ -190,7 +205,7 @@ static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_smem<P> &sm, ui
     const float base = top == rkvk_empty_m() ? 0.0f : top;
     sm.sub[u][lane] = rkvk_exp2(__fadd_rn(sm.ml[u][lane].x, -base));
     if (u % N == 0)
-        sm.group[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
+        sm.before[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
     if (u == RKVK_SUBS - 1) { /* rkvk_leaf_finish */
         const float m = __fmul_rn(top, RKVK_LN2);
         const float f =
@@ -207,13 +222,13 @@ static __device__ __forceinline__ void rkvk_wide_total(rkvk_wide_state<P> &x, co
     const uint32_t lane = (uint32_t)rkvk_lane();
     x.m = rkvk_empty_m();
     x.l = 0.0f;
-    if (lane >= P::COLUMNS)
+    if (lane >= P::GROUP)
         return;
 #pragma unroll
     for (uint32_t u = 0; u < RKVK_SUBS; u++) {
         const float2 ml = sm.ml[u][lane];
         if (u % N == 0)
-            x.l = __fmul_rn(x.l, sm.group[u / N][lane]);
+            x.l = __fmul_rn(x.l, sm.before[u / N][lane]);
         x.l = __fmaf_rn(ml.y, sm.sub[u][lane], x.l);
         x.m = fmaxf(x.m, ml.x);
     }
@@ -223,7 +238,7 @@ static __device__ __forceinline__ void rkvk_wide_total(rkvk_wide_state<P> &x, co
 
 /* Where a warp of the team is. */
 struct rkvk_wide_part {
-    int slice, chunk; /* its first chunk of columns */
+    int slice, chunk; /* its first chunk of a group's columns */
 };
 
 /* O of a sub, of the slice. */
@@ -292,7 +307,7 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
 #pragma unroll
         for (int n = 0; n < P::NW; n++) {
             if (u % S::GROUP == 0 && S::GROUP < RKVK_SUBS) {
-                const float2 f = rkvk_wide_pair<P>(sm.group[u / S::GROUP], at, n);
+                const float2 f = rkvk_wide_pair<P>(sm.before[u / S::GROUP], at, n);
 #pragma unroll
                 for (int v = 0; v < P::TW; v++)
 #pragma unroll
