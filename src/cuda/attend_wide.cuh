@@ -161,14 +161,30 @@ static __device__ __forceinline__ uint32_t rkvk_wide_groups(const rkvk_stream_wo
     return P::HC == 1 ? 1u : (w.n_columns + P::GROUP - 1) / P::GROUP;
 }
 
-/* m, l and P of a group. */
+/* m, l and P of a group's columns.  Behind the last group, the sub's K of the next leaf is asked
+ * for.  (All in one branch: values that a path leaves open would keep registers all along.) */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_weights(rkvk_sub_state<P> &st, uint2 (&p)[P::S::MT][P::NC],
-                                                         float (&s)[P::S::MT][P::NC][4], const rkvk_wide_smem<P> &sm,
-                                                         const rkvi_attend_args &a, const rkvk_leaf &leaf,
-                                                         const rkvk_sub &sub, uint32_t group)
+static __device__ __forceinline__ void rkvk_wide_sub(rkvk_sub_state<P> &st, uint2 (&p)[P::S::MT][P::NC],
+                                                     rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
+                                                     const rkvk_stream_work &w, uint32_t cur, uint32_t group,
+                                                     bool then_feed)
 {
     using S = typename P::S;
+    const uint32_t u = (uint32_t)rkvk_warp();
+    const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
+    const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
+    if (sub.n > 0) {
+        float s[S::MT][P::NC][4];
+        rkvk_wide_scores<P>(s, sm.k[u], w.q + group * S::STEPS * P::NC * 32);
+        __syncwarp(); /* all have read it */
+        if (then_feed)
+            rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
+        rkvk_wide_sees<P>(st, sm.reach + group * P::GROUP, leaf);
+        rkvk_sub_weights<P>(st, s, p, a, __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)), sub);
+        return;
+    }
+    if (then_feed)
+        rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
 #pragma unroll
     for (int n = 0; n < P::NC; n++) {
         st.m[n][0] = st.m[n][1] = rkvk_empty_m();
@@ -177,40 +193,25 @@ static __device__ __forceinline__ void rkvk_wide_weights(rkvk_sub_state<P> &st, 
         for (int i = 0; i < S::MT; i++)
             p[i][n] = make_uint2(0, 0);
     }
-    if (sub.n > 0) {
-        rkvk_wide_sees<P>(st, sm.reach + group * P::GROUP, leaf);
-        rkvk_sub_weights<P>(st, s, p, a, __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)), sub);
-    }
 }
 
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
                                                              const rkvk_stream_work &w)
 {
-    using S = typename P::S;
     const uint32_t u = (uint32_t)rkvk_warp(), groups = rkvk_wide_groups<P>(w);
     bool more = sm.queue.n_queued != 0;
     if (more)
         rkvk_wide_feed_k<P>(sm, a, 0, u);
 #pragma unroll 1
     for (uint32_t cur = 0; more; cur++) {
-        const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
-        const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
         more = cur + 1 != sm.queue.n_queued;
         rkvk_wide_arrive();
 #pragma unroll 1
         for (uint32_t group = 0; group < groups; group++) {
             rkvk_sub_state<P> st;
-            uint2 p[S::MT][P::NC];
-            float s[S::MT][P::NC][4];
-            if (sub.n > 0)
-                rkvk_wide_scores<P>(s, sm.k[u], w.q + group * S::STEPS * P::NC * 32);
-            if (group + 1 == groups) {
-                __syncwarp(); /* all have read it */
-                if (more)
-                    rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
-            }
-            rkvk_wide_weights<P>(st, p, s, sm, a, leaf, sub, group);
+            uint2 p[P::S::MT][P::NC];
+            rkvk_wide_sub<P>(st, p, sm, a, w, cur, group, more && group + 1 == groups);
             if (cur + group > 0)
                 rkvk_bar_sync<RKVK_WIDE_EMPTY, P::THREADS>();
             rkvk_wide_put<P>(sm, st, p, u);
@@ -262,6 +263,9 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
     rkvk_wide_pending pending = {false, {0, 0}};
     bool more = sm.queue.n_queued != 0;
     rkvk_wide_clear<P>(x);
+#pragma unroll
+    for (uint32_t group = 0; group < P::HC; group++)
+        rkvk_wide_clear<P>(top[group]);
     if (more)
         rkvk_wide_feed_v<P>(sm, a, 0, u);
     else if (has_slice)
