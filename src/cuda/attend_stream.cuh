@@ -47,7 +47,7 @@ static __device__ void rkvk_stream_q(const rkvi_attend_args &a, const rkvk_strea
 {
     using S = typename P::S;
     const rkvi_tensor q = rkvk_item_q(a, *w.item);
-    for (int i = (int)threadIdx.x - 32; i < S::STEPS * P::NC * P::HC * 32; i += RKVK_STREAM_THREADS - 32) {
+    for (int i = (int)threadIdx.x - 32; i < S::STEPS * P::NC * P::HC * 32; i += P::THREADS - 32) {
         const int lane = i & 31, n = i / 32 % P::NC, step = i / 32 / P::NC % S::STEPS, hc = i / 32 / P::NC / S::STEPS;
         const uint32_t column = (uint32_t)((hc * P::NC + n) * 8 + (lane >> 2));
         float x[4] = {0, 0, 0, 0};
@@ -94,8 +94,8 @@ static __device__ void rkvk_stream_warm(const rkvi_attend_args &a, const rkvk_st
 
 /* Warp 0: the first leaf's K comes to L2 while the kernel before ends.  What that may
  * still write of it is seen, since nothing is read. */
-template <typename P>
-static __device__ void rkvk_stream_near(const rkvk_stream_smem<P> &sm, const rkvi_attend_args &a)
+template <typename P, typename M>
+static __device__ void rkvk_stream_near(const M &sm, const rkvi_attend_args &a)
 {
     constexpr uint32_t row = P::S::K_ROW;
     const rkvk_leaf &leaf = sm.queue.leaf[0];
@@ -198,7 +198,7 @@ static __device__ __forceinline__ void rkvk_stream_columns(rkvk_stream_smem<P> &
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32) {
         rkvk_stream_reach(sm, a, w);
-        rkvk_stream_near(sm, a);
+        rkvk_stream_near<P>(sm, a);
     } else if (threadIdx.x < 64) {
         rkvk_stream_warm(a, w);
     }
@@ -269,11 +269,13 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
     }
 }
 
+#include "attend_wide.cuh"
+
 /* ----------------------------------------------------------------- launcher */
 
 /* `regions`: a variant's, by device and path. */
 #define RKVK_DEVICES 64
-#define RKVK_PATHS 3
+#define RKVK_PATHS 6
 
 /* As many blocks a multiprocessor as registers allow, where that leaves enough. */
 template <typename P>
@@ -306,6 +308,19 @@ static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
         status = rkvk_stream_prepare<typename S::middle>(&region[1], sm_bytes, block_bytes);
     if (status == 0)
         status = rkvk_stream_prepare<typename S::wide>(&region[2], sm_bytes, block_bytes);
+    region[3] = region[4] = region[5] = 0;
+    if constexpr (S::wide16::FITS) {
+        if (status == 0)
+            status = rkvk_wide_prepare<typename S::wide16>(&region[3], block_bytes);
+    }
+    if constexpr (S::wide32::FITS) {
+        if (status == 0)
+            status = rkvk_wide_prepare<typename S::wide32>(&region[4], block_bytes);
+    }
+    if constexpr (S::wide96::FITS) {
+        if (status == 0)
+            status = rkvk_wide_prepare<typename S::wide96>(&region[5], block_bytes);
+    }
     for (int i = 0; i < RKVK_PATHS && status == 0; i++)
         regions[device][i] = region[i];
     return status;
@@ -335,6 +350,18 @@ static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_
         return 0;
     if (columns > 0 && columns <= S::narrow::COLUMNS)
         return rkvk_stream_run<typename S::narrow>(regions[device][0], a, grid, stream);
+    if constexpr (S::wide16::FITS) {
+        if (columns > 0 && regions[device][3] && (columns <= S::wide16::COLUMNS || !regions[device][4]))
+            return rkvk_wide_run<typename S::wide16>(regions[device][3], a, grid, stream);
+    }
+    if constexpr (S::wide96::FITS) {
+        if (columns > S::wide32::COLUMNS && regions[device][5])
+            return rkvk_wide_run<typename S::wide96>(regions[device][5], a, grid, stream);
+    }
+    if constexpr (S::wide32::FITS) {
+        if (regions[device][4])
+            return rkvk_wide_run<typename S::wide32>(regions[device][4], a, grid, stream);
+    }
     if (columns > 0 && columns <= S::middle::COLUMNS)
         return rkvk_stream_run<typename S::middle>(regions[device][1], a, grid, stream);
     return rkvk_stream_run<typename S::wide>(regions[device][2], a, grid, stream);

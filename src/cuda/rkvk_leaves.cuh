@@ -99,7 +99,7 @@ static __device__ __forceinline__ void rkvk_queue_fill(rkvk_queue &q, const rkvi
     uint64_t scan = q.scan;
     const rkvk_reach all = q.all;
     while (scan < w.leaf1 && n - taken <= RKVK_QUEUE / 2) {
-        rkvk_leaf leaf;
+        rkvk_leaf leaf = {}; /* left open it would keep registers all along */
         bool seen = false;
         if (lane < w.leaf1 - scan) {
             leaf.number = scan + lane;

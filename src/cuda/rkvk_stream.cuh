@@ -41,6 +41,9 @@ static __host__ __device__ constexpr int rkvk_pieces(int row_bytes, int step_byt
 template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM, bool IS_ALONE>
 struct rkvk_stream_path;
 
+template <typename SHAPE, int CHUNKS, int GROUPS>
+struct rkvk_wide_path;
+
 template <bool FIRST, typename A, typename B>
 struct rkvk_either {
     using type = A;
@@ -91,6 +94,9 @@ struct rkvk_stream_shape {
     using narrow = path<1, 1, NARROW_BLOCKS, MAY_BE_ALONE>;
     using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
     using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
+    using wide16 = rkvk_wide_path<rkvk_stream_shape, 2, 1>; /* attend_wide.cuh */
+    using wide32 = rkvk_wide_path<rkvk_stream_shape, 4, 1>;
+    using wide96 = rkvk_wide_path<rkvk_stream_shape, 4, 3>;
 
     static_assert(DK % 16 == 0 && DV % (16 * HD) == 0, "head dims");
     static_assert(V_TILES / VP % HD == 0, "each piece is shared out");
@@ -117,6 +123,7 @@ struct rkvk_stream_path {
     static constexpr uint32_t COLUMNS = 8 * NC * HC;
     static constexpr uint32_t Q_BYTES = S::STEPS * NC * HC * 32 * (uint32_t)sizeof(uint2);
     static constexpr int BLOCKS = BLOCKS_SM; /* of a multiprocessor */
+    static constexpr int THREADS = RKVK_STREAM_THREADS;
 
     static_assert(U % S::GROUP == 0, "groups of subs");
 };

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rkvk_wide.cuh: shapes, shared memory, and the parts of a leaf in attend_wide.cuh.
+ */
+#ifndef RKVK_WIDE_CUH
+#define RKVK_WIDE_CUH
+
+#include "rkvk_pipe.cuh"
+#include "rkvk_stream_sub.cuh"
+
+#define RKVK_WIDE_TEAM (32 * RKVK_SUBS) /* threads: a warp a sub */
+
+
+/* Barriers: weights of a leaf are there; they have been read; two of the output's team. */
+enum { RKVK_WIDE_FULL = 1, RKVK_WIDE_EMPTY, RKVK_WIDE_WEIGHED, RKVK_WIDE_READ };
+
+/* For up to HC groups of 8 * NC columns, which go through a leaf one after another. */
+template <typename SHAPE, int CHUNKS, int GROUPS>
+struct rkvk_wide_path {
+    using S = SHAPE;
+    static constexpr int NC = CHUNKS, HC = GROUPS;
+    static constexpr int THREADS = 2 * RKVK_WIDE_TEAM;
+    static constexpr uint32_t GROUP = 8 * NC, COLUMNS = GROUP * HC;
+    static constexpr uint32_t Q_BYTES = S::STEPS * NC * HC * 32 * (uint32_t)sizeof(uint2);
+    /* A sub in shared memory: whole rows, then scales. */
+    static constexpr int K_PITCH = rkvk_pitch(S::K_ROW), V_PITCH = rkvk_pitch(S::V_ROW), CELLS = 16 * S::MT;
+    static constexpr int K_BYTES = CELLS * (K_PITCH + S::K_SCALE), V_BYTES = CELLS * (V_PITCH + S::V_SCALE);
+    /* Output: slices of TW tiles of dims; CH warps to a slice, of NW chunks of columns each. */
+    static constexpr int TW = rkvk_max(S::V_HAS_SCALES ? 2 : 1, S::V_TILES / 8), SLICES = (S::V_TILES + TW - 1) / TW;
+    static constexpr int CH = SLICES <= 2 && NC % 4 == 0 ? 4 : SLICES <= 4 && NC % 2 == 0 ? 2 : 1, NW = NC / CH;
+    static constexpr int UNROLL = 8; /* subs */
+    /* O of a slice, thrice (rkvk_wide_state), stays in registers. */
+    static constexpr bool FITS = TW * NW <= 4 && (HC == 1 ? S::D <= 256 : S::D <= 128);
+
+    static_assert(S::V_TILES % TW == 0, "slices");
+};
+
+/* Followed by the columns' q and the stack of pending nodes. */
+template <typename P>
+struct rkvk_wide_smem {
+    using S = typename P::S;
+    alignas(16) uint8_t k[RKVK_SUBS][P::K_BYTES];
+    uint8_t v[RKVK_SUBS][P::V_BYTES];
+    uint2 p[RKVK_SUBS][P::NC][32][S::MT]; /* fragments */
+    alignas(16) float2 ml[RKVK_SUBS][P::GROUP];
+    float sub[RKVK_SUBS][P::GROUP];              /* what O of a sub is multiplied by */
+    float before[RKVK_SUBS / S::GROUP][P::GROUP]; /* what the leaf so far is, before a group of subs joins */
+    float finish[P::GROUP];
+    float *slot[P::COLUMNS]; /* o of each column in its item's slot; null: no column */
+    rkvk_reach reach[P::COLUMNS];
+    rkvk_queue queue;
+};
+
+/* --------------------------------------------------------------------- loads */
+
+/* All of a sub's K or V, by a warp.  Both tiles' rows are zeros where there is no cell, as
+ * are scales of tiles that aren't there. */
+template <int MT, int ROW, int PITCH, int SCALE>
+static __device__ __forceinline__ void rkvk_wide_feed(uint8_t *to, const rkvk_leaf &leaf, uint64_t off,
+                                                      uint64_t scale_off, const rkvk_sub &sub)
+{
+    const uint32_t dst = rkvk_smem_addr(to);
+    const int lane = rkvk_lane();
+    const bool whole = sub.n == MT && sub.cell >= leaf.c0 && sub.cell + 128 * (MT - 1) + 16 <= leaf.c1;
+#pragma unroll
+    for (int i = 0; i < MT; i++) {
+        const uint32_t cell = sub.cell + (uint32_t)i * 128, at = dst + (uint32_t)(i * 16 * PITCH);
+        const uint8_t *src = leaf.head + off + (uint64_t)cell * ROW;
+        const bool here = (uint32_t)i < sub.n;
+        if (whole)
+            rkvk_feed_rows<ROW, ROW, PITCH, 32, true>(at, src, lane, 0, 0, 0);
+        else
+            rkvk_feed_rows<ROW, ROW, PITCH, 32, false>(at, here ? src : leaf.head, lane, cell, here ? leaf.c0 : 0,
+                                                       here ? leaf.c1 : 0);
+        if constexpr (SCALE > 0) {
+            rkvk_feed_scales<16 * SCALE, 32>(dst + (uint32_t)(MT * 16 * PITCH + i * 16 * SCALE),
+                                             here ? leaf.head + scale_off + (uint64_t)cell * SCALE : leaf.head, lane,
+                                             here);
+        }
+    }
+    rkvk_copy_commit();
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_feed_k(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
+                                                        uint32_t cur, uint32_t u)
+{
+    using S = typename P::S;
+    const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
+    const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
+    if (sub.n > 0)
+        rkvk_wide_feed<S::MT, S::K_ROW, P::K_PITCH, S::K_SCALE>(sm.k[u], leaf, a.geom.k_off, a.geom.k_scale_off, sub);
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_feed_v(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
+                                                        uint32_t cur, uint32_t u)
+{
+    using S = typename P::S;
+    const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
+    const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
+    rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[u], leaf, a.geom.v_off, a.geom.v_scale_off, sub);
+}
+
+/* What the warp asked for is here, for the warp. */
+static __device__ __forceinline__ void rkvk_wide_arrive(void)
+{
+    rkvk_copy_wait<0>();
+    __syncwarp();
+}
+
+/* -------------------------------------------------------------------- scores */
+
+/* Both tiles of a sub: those of rkvk_sub_scores, bit by bit. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_scores(float (&s)[P::S::MT][P::NC][4], const uint8_t *k, const uint2 *q)
+{
+    using S = typename P::S;
+    const int lane = rkvk_lane();
+#pragma unroll
+    for (int i = 0; i < S::MT; i++)
+        rkvk_scores_clear<P::NC>(s[i]);
+    if constexpr (S::K_HAS_SCALES) {
+#pragma unroll
+        for (int i = 0; i < S::MT; i++)
+            rkvk_quant_scores<S::TK, S::DK / 32, P::K_PITCH, S::K_SCALE, P::NC>(
+                s[i], {k + i * 16 * P::K_PITCH, k + P::CELLS * P::K_PITCH + i * 16 * S::K_SCALE}, q, lane);
+    } else {
+#pragma unroll
+        for (int step = 0; step < S::STEPS; step++) {
+            uint32_t x[S::MT][4];
+#pragma unroll
+            for (int i = 0; i < S::MT; i++)
+                rkvk_k_step<S::TK, P::K_PITCH>(x[i], k + i * 16 * P::K_PITCH, step, lane);
+#pragma unroll
+            for (int n = 0; n < P::NC; n++) {
+                const uint2 b = q[(step * P::NC + n) * 32 + lane];
+#pragma unroll
+                for (int i = 0; i < S::MT; i++)
+                    rkvk_mma<S::TK == RKV_TYPE_BF16>(s[i][n], x[i], b.x, b.y);
+            }
+        }
+    }
+}
+
+/* What the columns of a group see of a leaf. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_sees(rkvk_sub_state<P> &st, const rkvk_reach *reach,
+                                                      const rkvk_leaf &leaf)
+{
+#pragma unroll
+    for (int n = 0; n < P::NC; n++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const rkvk_cells c = rkvk_span_cells(leaf.pos, leaf.first, leaf.count,
+                                                 reach[n * 8 + 2 * (rkvk_lane() & 3) + j]);
+            st.sees[n][j] = c.c0 | c.c1 << 16;
+        }
+}
+
+/* m, l and P of a sub, for the output's team.  A sub that isn't there has zeros. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_put(rkvk_wide_smem<P> &sm, const rkvk_sub_state<P> &st,
+                                                     const uint2 (&p)[P::S::MT][P::NC], uint32_t u)
+{
+    const int lane = rkvk_lane();
+#pragma unroll
+    for (int n = 0; n < P::NC; n++) {
+        if (lane < 4)
+            *reinterpret_cast<float4 *>(&sm.ml[u][n * 8 + 2 * lane]) =
+                make_float4(st.m[n][0], st.l[n][0], st.m[n][1], st.l[n][1]);
+        if constexpr (P::S::MT == 2)
+            *reinterpret_cast<uint4 *>(sm.p[u][n][lane]) = make_uint4(p[0][n].x, p[0][n].y, p[1][n].x, p[1][n].y);
+        else
+            sm.p[u][n][lane][0] = p[0][n];
+    }
+}
+
+/* -------------------------------------------------------------------- output */
+
+/* A warp's slice of dims, of a leaf or of a node; lane i has m and l of column i of the group (l: in warp 0 of
+ * the team alone).  Columns of chunk n of part h: 8 (h * NW + n) + 2t and the next one. */
+template <typename P>
+struct rkvk_wide_state {
+    float o[P::NW][P::TW][4];
+    float m, l;
+};
+
+/* By warp u of the team: what the columns of sub u, and the leaf before its group, are multiplied
+ * by, as in rkvk_leaf_weigh. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_smem<P> &sm, uint32_t u)
+{
+    constexpr uint32_t N = P::S::GROUP;
+    const uint32_t lane = (uint32_t)rkvk_lane();
+    if (lane >= P::GROUP)
+        return;
+    float before = rkvk_empty_m(), top = before;
+#pragma unroll
+    for (uint32_t i = 0; i < RKVK_SUBS; i++) {
+        const float m = sm.ml[i][lane].x;
+        before = i < u / N * N ? fmaxf(before, m) : before;
+        top = i < u / N * N + N ? fmaxf(top, m) : top;
+    }
+    const float base = top == rkvk_empty_m() ? 0.0f : top;
+    sm.sub[u][lane] = rkvk_exp2(__fadd_rn(sm.ml[u][lane].x, -base));
+    if (u % N == 0)
+        sm.before[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
+    if (u == RKVK_SUBS - 1) { /* rkvk_leaf_finish */
+        const float m = __fmul_rn(top, RKVK_LN2);
+        const float f =
+            top == rkvk_empty_m() ? 1.0f : rkvk_exp2(__fadd_rn(top, -__fmul_rn(m, RKVK_LOG2E)));
+        sm.finish[lane] = f;
+    }
+}
+
+/* Behind that: m and l of the leaf. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_total(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm)
+{
+    constexpr uint32_t N = P::S::GROUP;
+    const uint32_t lane = (uint32_t)rkvk_lane();
+    x.m = rkvk_empty_m();
+    x.l = 0.0f;
+    if (lane >= P::GROUP)
+        return;
+#pragma unroll
+    for (uint32_t u = 0; u < RKVK_SUBS; u++) {
+        const float2 ml = sm.ml[u][lane];
+        if (u % N == 0)
+            x.l = __fmul_rn(x.l, sm.before[u / N][lane]);
+        x.l = __fmaf_rn(ml.y, sm.sub[u][lane], x.l);
+        x.m = fmaxf(x.m, ml.x);
+    }
+    x.m = __fmul_rn(x.m, RKVK_LN2);
+    x.l = __fmul_rn(x.l, sm.finish[lane]);
+}
+
+/* Where a warp of the team is. */
+struct rkvk_wide_part {
+    int slice, chunk; /* its first chunk of a group's columns */
+};
+
+/* O of a sub, of the slice. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_product(float (&o)[P::NW][P::TW][4], const rkvk_wide_smem<P> &sm,
+                                                         const rkvk_wide_part &at, uint32_t u)
+{
+    using S = typename P::S;
+    const int lane = rkvk_lane();
+    uint2 p[S::MT][P::NW];
+#pragma unroll
+    for (int n = 0; n < P::NW; n++) {
+        if constexpr (S::MT == 2) {
+            const uint4 x = *reinterpret_cast<const uint4 *>(sm.p[u][at.chunk + n][lane]);
+            p[0][n] = make_uint2(x.x, x.y);
+            p[1][n] = make_uint2(x.z, x.w);
+        } else {
+            p[0][n] = sm.p[u][at.chunk + n][lane][0];
+        }
+#pragma unroll
+        for (int v = 0; v < P::TW; v++)
+            o[n][v][0] = o[n][v][1] = o[n][v][2] = o[n][v][3] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < S::MT; i++) {
+        const uint8_t *rows = sm.v[u] + i * 16 * P::V_PITCH;
+        if constexpr (S::V_HAS_SCALES) {
+            const uint8_t *scales = sm.v[u] + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE;
+            rkvk_quant_output<S::TV, P::TW / 2, P::V_PITCH, S::V_SCALE, P::NW, P::TW>(
+                o, {rows, scales + at.slice * P::TW}, p[i], at.slice * (P::TW / 2), 0, lane);
+        } else {
+#pragma unroll
+            for (int v = 0; v < P::TW; v++) {
+                uint32_t x[4];
+                rkvk_v_tile<S::TV, P::V_PITCH>(x, rows, at.slice * P::TW + v, lane);
+#pragma unroll
+                for (int n = 0; n < P::NW; n++)
+                    rkvk_mma<S::TV == RKV_TYPE_BF16>(o[n][v], x, p[i][n].x, p[i][n].y);
+            }
+        }
+    }
+}
+
+/* Of a row of factors, those of the lane's columns of chunk n. */
+template <typename P>
+static __device__ __forceinline__ float2 rkvk_wide_pair(const float *row, const rkvk_wide_part &at, int n)
+{
+    return *reinterpret_cast<const float2 *>(row + (at.chunk + n) * 8 + 2 * (rkvk_lane() & 3));
+}
+
+/* The leaf's O, of the slice: sub after sub, as in rkvk_leaf_join. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
+                                                        const rkvk_wide_part &at, float unit)
+{
+    using S = typename P::S;
+#pragma unroll
+    for (int n = 0; n < P::NW; n++)
+#pragma unroll
+        for (int v = 0; v < P::TW; v++)
+            x.o[n][v][0] = x.o[n][v][1] = x.o[n][v][2] = x.o[n][v][3] = 0.0f;
+#pragma unroll P::UNROLL
+    for (uint32_t u = 0; u < RKVK_SUBS; u++) {
+        float o[P::NW][P::TW][4];
+        rkvk_wide_product<P>(o, sm, at, u);
+#pragma unroll
+        for (int n = 0; n < P::NW; n++) {
+            if (u % S::GROUP == 0 && S::GROUP < RKVK_SUBS) {
+                const float2 f = rkvk_wide_pair<P>(sm.before[u / S::GROUP], at, n);
+#pragma unroll
+                for (int v = 0; v < P::TW; v++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        x.o[n][v][j] = __fmul_rn(x.o[n][v][j], j & 1 ? f.y : f.x);
+            }
+            const float2 f = rkvk_wide_pair<P>(sm.sub[u], at, n);
+#pragma unroll
+            for (int v = 0; v < P::TW; v++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    x.o[n][v][j] = __fmaf_rn(o[n][v][j], j & 1 ? f.y : f.x, x.o[n][v][j]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < P::NW; n++) {
+        const float2 f = rkvk_wide_pair<P>(sm.finish, at, n);
+#pragma unroll
+        for (int v = 0; v < P::TW; v++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                x.o[n][v][j] = __fmul_rn(x.o[n][v][j], __fmul_rn(j & 1 ? f.y : f.x, unit));
+    }
+}
+
+#endif
