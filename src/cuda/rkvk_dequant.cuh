@@ -219,4 +219,24 @@ static __device__ __forceinline__ void rkvk_v_tiles(uint32_t (&a)[2][4], const u
     }
 }
 
+/* o += V^T * P^T for 16 cells and TILES tiles from tile0 on, which are o's from o_tile0 on. */
+template <rkv_type TYPE, int TILES, int PITCH, int NC, int VT>
+static __device__ __forceinline__ void rkvk_v_output(float (&o)[NC][VT][4], const uint8_t *rows, const uint2 (&p)[NC],
+                                                     int tile0, int o_tile0, int lane)
+{
+#pragma unroll
+    for (int v = 0; v < TILES; v += 2) {
+        uint32_t x[2][4];
+        if (v + 1 < TILES)
+            rkvk_v_tiles<TYPE, PITCH>(x, rows, tile0 + v, lane);
+        else
+            rkvk_v_tile<TYPE, PITCH>(x[0], rows, tile0 + v, lane);
+#pragma unroll
+        for (int i = 0; i < 2 && v + i < TILES; i++)
+#pragma unroll
+            for (int n = 0; n < NC; n++)
+                rkvk_mma<TYPE == RKV_TYPE_BF16>(o[n][o_tile0 + v + i], x[i], p[n].x, p[n].y);
+    }
+}
+
 #endif

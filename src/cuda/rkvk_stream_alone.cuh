@@ -230,11 +230,13 @@ static __device__ __forceinline__ void rkvk_alone_clear(rkvk_alone_state<P> &lea
         leaf.o[v][0] = leaf.o[v][1] = leaf.o[v][2] = leaf.o[v][3] = 0.0f;
 }
 
-/* A sub joins the leaf.  Most often the maximum stays, and all factors of the leaf are 1. */
+/* A sub's m and l join the leaf's, whose O is made relative to the maximum of both; `e`: what the sub's O is
+ * multiplied by.  Most often the maximum stays, and all factors of the leaf are 1. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_alone_join(rkvk_alone_state<P> &leaf, const rkvk_sub_state<P> &st)
+static __device__ __forceinline__ void rkvk_alone_weigh(rkvk_alone_state<P> &leaf, const rkvk_sub_state<P> &st,
+                                                        float (&e)[2])
 {
-    float f[2], e[2];
+    float f[2];
 #pragma unroll
     for (int c = 0; c < 2; c++) {
         const float top = fmaxf(leaf.m[c], st.m[0][c]), base = top == rkvk_empty_m() ? 0.0f : top;
@@ -249,11 +251,37 @@ static __device__ __forceinline__ void rkvk_alone_join(rkvk_alone_state<P> &leaf
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 leaf.o[v][j] = __fmul_rn(leaf.o[v][j], f[j & 1]);
+}
+
+/* The sub's O, some tiles of dims at a time, for registers' sake. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_alone_output(rkvk_alone_state<P> &leaf, const uint2 (&p)[2][1],
+                                                         const uint8_t *stage, const float (&e)[2])
+{
+    using S = typename P::S;
+    constexpr int CT = S::VT % 4 == 0 ? 4 : S::VT;
+    const int lane = rkvk_lane();
 #pragma unroll
-    for (int v = 0; v < P::S::VT; v++)
+    for (int c = 0; c < S::VT; c += CT) {
+        float o[1][CT][4];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            leaf.o[v][j] = __fmaf_rn(st.o[0][v][j], e[j & 1], leaf.o[v][j]);
+        for (int v = 0; v < CT; v++)
+            o[0][v][0] = o[0][v][1] = o[0][v][2] = o[0][v][3] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint8_t *rows = stage + i * 16 * S::V_PITCH;
+            if constexpr (S::V_HAS_SCALES)
+                rkvk_quant_output<S::TV, CT / 2, S::V_PITCH, S::V_SCALE, 1, CT>(
+                    o, {rows, stage + 32 * S::V_PITCH + i * 16 * S::V_SCALE + c}, p[i], c / 2, 0, lane);
+            else
+                rkvk_v_output<S::TV, CT, S::V_PITCH, 1, CT>(o, rows, p[i], c, 0, lane);
+        }
+#pragma unroll
+        for (int v = 0; v < CT; v++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                leaf.o[c + v][j] = __fmaf_rn(o[0][v][j], e[j & 1], leaf.o[c + v][j]);
+    }
 }
 
 /* The leaf's columns to shared memory: dims 2g and 2g + 1 of a tile are the lane's. */
@@ -314,8 +342,8 @@ struct rkvk_alone_part {
 /* One sub: its K and V are read, and, but for the leaf's last one, the next ones asked for.  `part`: null where
  * each column sees all cells, and there is no softcap. */
 template <typename P, bool ALL>
-static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, rkvk_sub_state<P> &st,
-                                                      const rkvi_attend_args &a, rkvk_alone_feed &f,
+static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, rkvk_alone_state<P> &sum,
+                                                      rkvk_sub_state<P> &st, const rkvi_attend_args &a, rkvk_alone_feed &f,
                                                       const rkvk_place<P> &at, const rkvk_alone_part *part,
                                                       bool is_last)
 {
@@ -343,14 +371,17 @@ static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, r
         rkvk_sub_mask<P>(st, s, a, at.scale, part->sub);
     }
     rkvk_sub_weigh<P>(st, s, p);
+    float e[2];
+    rkvk_alone_weigh<P>(sum, st, e);
     rkvk_alone_take(f);
+    uint8_t *const v = ring + f.pair + S::STAGE;
+    if constexpr (!ALL && S::V_HAS_SCALES)
 #pragma unroll
-    for (int v = 0; v < S::VT; v++)
-        st.o[0][v][0] = st.o[0][v][1] = st.o[0][v][2] = st.o[0][v][3] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        rkvk_piece_output<P>(st, p[i], ring + f.pair + S::STAGE, at, 0, i, ALL ? nullptr : part->leaf,
-                             ALL ? 0 : part->sub.cell);
+        for (int i = 0; i < 2; i++)
+            rkvk_quant_clear<S::DV / 32>(v + 32 * S::V_PITCH + i * 16 * S::V_SCALE,
+                                         (int)part->leaf->c0 - (int)part->sub.cell - i * 128,
+                                         (int)part->leaf->c1 - (int)part->sub.cell - i * 128, rkvk_lane());
+    rkvk_alone_output<P>(sum, p, v, e);
     __syncwarp();
     if (!is_last) {
         rkvk_alone_put<P, false>(sm, f, a);
@@ -372,10 +403,8 @@ static __device__ __forceinline__ void rkvk_alone_leaf(rkvk_stream_smem<P> &sm, 
     rkvk_alone_clear<P>(sum);
     if (a.softcap == 0.0f && rkvk_leaf_is_whole<S>(leaf) && rkvk_alone_all_seen<P>(st, w, leaf)) {
 #pragma unroll 1
-        for (uint32_t round = 0; round < RKVK_SUBS; round++) {
-            rkvk_alone_sub<P, true>(sm, st, a, f, at, nullptr, round == RKVK_SUBS - 1);
-            rkvk_alone_join<P>(sum, st);
-        }
+        for (uint32_t round = 0; round < RKVK_SUBS; round++)
+            rkvk_alone_sub<P, true>(sm, sum, st, a, f, at, nullptr, round == RKVK_SUBS - 1);
     } else {
         const uint32_t last = rkvk_alone_last<S>(leaf, a.geom.leaf_cells);
 #pragma unroll 1
@@ -383,8 +412,7 @@ static __device__ __forceinline__ void rkvk_alone_leaf(rkvk_stream_smem<P> &sm, 
             const rkvk_alone_part part = {rkvk_sub_of<S>(leaf, a.geom.leaf_cells, round), &leaf};
             if (part.sub.n == 0)
                 continue;
-            rkvk_alone_sub<P, false>(sm, st, a, f, at, &part, round == last);
-            rkvk_alone_join<P>(sum, st);
+            rkvk_alone_sub<P, false>(sm, sum, st, a, f, at, &part, round == last);
         }
     }
     uint8_t *const to = reinterpret_cast<uint8_t *>(sm.o) + f.pair + rkvk_alone_room<P>::AT;
@@ -420,25 +448,30 @@ static __device__ __forceinline__ void rkvk_leaf_take(rkvk_node_state<P> &x, con
                                             lane * P::VEC);
 }
 
-/* x = the node before, and x: as rkvk_pending_join. */
+/* x = the node before, and x: as rkvk_pending_join, where neither is empty. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_node_join(rkvk_node_state<P> &x, const rkvk_node_state<P> &before)
 {
-    const float m = before.m[0][0];
-    if (m == rkvk_empty_m())
-        return;
-    const bool take = x.m[0][0] == rkvk_empty_m();
-    const rkvk_factors f = rkvk_merge_factors(m, x.m[0][0]);
-    x.l[0][0] = take ? before.l[0][0] : rkvk_merge_value(f, before.l[0][0], x.l[0][0]);
-    x.m[0][0] = take ? m : f.m;
+    const rkvk_factors f = rkvk_merge_factors(before.m[0][0], x.m[0][0]);
+    x.l[0][0] = rkvk_merge_value(f, before.l[0][0], x.l[0][0]);
+    x.m[0][0] = f.m;
 #pragma unroll
-    for (int i = 0; i < P::VEC; i++) {
-        const float y = before.o[0][0][0][i];
-        x.o[0][0][0][i] = take ? y : rkvk_merge_value(f, y, x.o[0][0][0][i]);
-    }
+    for (int i = 0; i < P::VEC; i++)
+        x.o[0][0][0][i] = rkvk_merge_value(f, before.o[0][0][0][i], x.o[0][0][0][i]);
 }
 
-/* Eight leaves that a node of the tree consists of. */
+/* Do the leaves from `cur` on make a node of the tree, and has each something of the warp's column? */
+template <typename P>
+static __device__ __forceinline__ bool rkvk_alone_is_node(const rkvk_stream_smem<P> &sm, uint32_t cur, uint32_t left)
+{
+    constexpr uint32_t N = RKVK_STREAM_WARPS;
+    const uint64_t first = sm.queue.leaf[cur % RKVK_QUEUE].number;
+    if (left < N || first % N != 0 || sm.queue.leaf[(cur + N - 1) % RKVK_QUEUE].number != first + N - 1)
+        return false;
+    return __all_sync(0xffffffffu, sm.ml[rkvk_lane() % N][0][rkvk_warp()].x != rkvk_empty_m());
+}
+
+/* Such leaves. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_leaves_take(rkvk_node_state<P> &x, const rkvk_stream_smem<P> &sm,
                                                         float unit)
@@ -452,9 +485,8 @@ static __device__ __forceinline__ void rkvk_leaves_take(rkvk_node_state<P> &x, c
 #pragma unroll
     for (int step = 1; step < RKVK_STREAM_WARPS; step *= 2)
 #pragma unroll
-        for (int i = step; i < RKVK_STREAM_WARPS; i += 2 * step) {
-            rkvk_node_join<P>(y[i + step - 1], y[i - 1]);
-        }
+        for (int i = 2 * step - 1; i < RKVK_STREAM_WARPS; i += 2 * step)
+            rkvk_node_join<P>(y[i], y[i - step]);
     x = y[RKVK_STREAM_WARPS - 1];
 }
 
@@ -470,7 +502,7 @@ static __device__ __forceinline__ void rkvk_alone_tree(const rkvk_stream_smem<P>
     const float unit = rkvk_unit<P::S::TV>(a.geom.v_scale);
     const uint32_t left = sm.queue.n_queued - cur, here = left < N ? left : N;
     const uint64_t first = sm.queue.leaf[cur % RKVK_QUEUE].number;
-    const bool is_node = first % N == 0 && here == N && sm.queue.leaf[(cur + N - 1) % RKVK_QUEUE].number == first + N - 1;
+    const bool is_node = rkvk_alone_is_node<P>(sm, cur, left);
 #pragma unroll 1
     for (uint32_t i = 0; i < here; i++) {
         if (is_node) {

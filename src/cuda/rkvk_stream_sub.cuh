@@ -220,19 +220,7 @@ static __device__ __forceinline__ void rkvk_piece_output(rkvk_sub_state<P> &st, 
         rkvk_quant_output<S::TV, P::TW / 2, S::V_PITCH, S::V_SCALE, P::NC, S::VT>(
             st.o, {rows, scales + k * P::TP + tile0}, b, tile0 / 2, k * P::TW, lane);
     } else {
-#pragma unroll
-        for (int v = 0; v < P::TW; v += 2) {
-            uint32_t x[2][4];
-            if (v + 1 < P::TW)
-                rkvk_v_tiles<S::TV, S::V_PITCH>(x, rows, tile0 + v, lane);
-            else
-                rkvk_v_tile<S::TV, S::V_PITCH>(x[0], rows, tile0 + v, lane);
-#pragma unroll
-            for (int i = 0; i < 2 && v + i < P::TW; i++)
-#pragma unroll
-                for (int n = 0; n < P::NC; n++)
-                    rkvk_mma<S::TV == RKV_TYPE_BF16>(st.o[n][k * P::TW + v + i], x[i], b[n].x, b[n].y);
-        }
+        rkvk_v_output<S::TV, P::TW, S::V_PITCH, P::NC, S::VT>(st.o, rows, b, tile0, k * P::TW, lane);
     }
 }
 
