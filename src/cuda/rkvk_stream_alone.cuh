@@ -344,8 +344,8 @@ struct rkvk_alone_part {
 template <typename P, bool ALL>
 static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, rkvk_alone_state<P> &sum,
                                                       rkvk_sub_state<P> &st, const rkvi_attend_args &a, rkvk_alone_feed &f,
-                                                      const rkvk_place<P> &at, const rkvk_alone_part *part,
-                                                      bool is_last)
+                                                      const rkvk_place<P> &at, const rkvk_own_q<P::S::STEPS> &q,
+                                                      const rkvk_alone_part *part, bool is_last)
 {
     using S = typename P::S;
     float s[2][1][4];
@@ -356,7 +356,11 @@ static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, r
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         rkvk_scores_clear<1>(s[i]);
-        rkvk_piece_scores<P>(s[i], k + i * 16 * S::K_PITCH, k + 32 * S::K_PITCH + i * 16 * S::K_SCALE, at, 0);
+        if constexpr (S::K_HAS_SCALES)
+            rkvk_quant_scores<S::TK, S::STEPS / 2, S::K_PITCH, S::K_SCALE, 1>(
+                s[i], {k + i * 16 * S::K_PITCH, k + 32 * S::K_PITCH + i * 16 * S::K_SCALE}, q, rkvk_lane());
+        else
+            rkvk_scores<S::TK, S::K_PITCH, S::STEPS, 1>(s[i], k + i * 16 * S::K_PITCH, q, rkvk_lane());
     }
     if (!is_last || !rkvk_alone_room<P>::NEEDS_K) {
         __syncwarp();
@@ -399,12 +403,16 @@ static __device__ __forceinline__ void rkvk_alone_leaf(rkvk_stream_smem<P> &sm, 
     const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
     rkvk_sub_state<P> st;
     rkvk_alone_state<P> sum;
+    rkvk_own_q<S::STEPS> q;
+#pragma unroll
+    for (int i = 0; i < S::STEPS; i++)
+        q.b[i] = rkvk_q_part(at.q, i, rkvk_lane());
     rkvk_leaf_sees<P>(st, sm, leaf, 0);
     rkvk_alone_clear<P>(sum);
     if (a.softcap == 0.0f && rkvk_leaf_is_whole<S>(leaf) && rkvk_alone_all_seen<P>(st, w, leaf)) {
 #pragma unroll 1
         for (uint32_t round = 0; round < RKVK_SUBS; round++)
-            rkvk_alone_sub<P, true>(sm, sum, st, a, f, at, nullptr, round == RKVK_SUBS - 1);
+            rkvk_alone_sub<P, true>(sm, sum, st, a, f, at, q, nullptr, round == RKVK_SUBS - 1);
     } else {
         const uint32_t last = rkvk_alone_last<S>(leaf, a.geom.leaf_cells);
 #pragma unroll 1
@@ -412,7 +420,7 @@ static __device__ __forceinline__ void rkvk_alone_leaf(rkvk_stream_smem<P> &sm, 
             const rkvk_alone_part part = {rkvk_sub_of<S>(leaf, a.geom.leaf_cells, round), &leaf};
             if (part.sub.n == 0)
                 continue;
-            rkvk_alone_sub<P, false>(sm, sum, st, a, f, at, &part, round == last);
+            rkvk_alone_sub<P, false>(sm, sum, st, a, f, at, q, &part, round == last);
         }
     }
     uint8_t *const to = reinterpret_cast<uint8_t *>(sm.o) + f.pair + rkvk_alone_room<P>::AT;
