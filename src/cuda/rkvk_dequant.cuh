@@ -10,7 +10,7 @@
  * rkvk_k_dim, which lays out Q, says the same:
  *
  *   f16, bf16  dim = k                                           ldmatrix
- *   fp8        dims 4t .. 4t+3 of the step's 16: one 4-byte load
+ *   fp8        dims 4t .. 4t+3 of the step's 16                  ldmatrix, two steps at once
  *
  * V is A of O^T = V^T * P^T: M dims (tiles of 16), contraction over cells.
  * ldmatrix transposes 16-bit units.  With bytes, a unit is two neighbours in a
