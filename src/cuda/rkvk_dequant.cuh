@@ -10,7 +10,7 @@
  * rkvk_k_dim, which lays out Q, says the same:
  *
  *   f16, bf16  dim = k                                           ldmatrix
- *   fp8        dims 4t .. 4t+3 of the step's 16: one 4-byte load
+ *   fp8        dims 4t .. 4t+3 of the step's 16                  ldmatrix, two steps at once
  *
  * V is A of O^T = V^T * P^T: M dims (tiles of 16), contraction over cells.
  * ldmatrix transposes 16-bit units.  With bytes, a unit is two neighbours in a
@@ -153,10 +153,28 @@ static __device__ __forceinline__ void rkvk_fp8_k_steps(uint32_t (&a)[2][4], con
     }
 }
 
+/* b0 and b1 of the lane: from [step][chunk][lane] in shared memory, or [step] in registers. */
+static __device__ __forceinline__ uint2 rkvk_q_part(const uint2 *q, int i, int lane)
+{
+    return q[i * 32 + lane];
+}
+
+template <int STEPS>
+struct rkvk_own_q {
+    uint2 b[STEPS];
+};
+
+template <int STEPS>
+static __device__ __forceinline__ uint2 rkvk_q_part(const rkvk_own_q<STEPS> &q, int i, int lane)
+{
+    (void)lane;
+    return q.b[i];
+}
+
 /* s += K * Q^T over STEPS steps, for 16 cells and 8 * NC columns.  q: [step][NC][lane],
  * b0 and b1 of each. */
-template <rkv_type TYPE, int PITCH, int STEPS, int NC>
-static __device__ __forceinline__ void rkvk_scores(float (&s)[NC][4], const uint8_t *rows, const uint2 *q, int lane)
+template <rkv_type TYPE, int PITCH, int STEPS, int NC, typename Q>
+static __device__ __forceinline__ void rkvk_scores(float (&s)[NC][4], const uint8_t *rows, const Q &q, int lane)
 {
 #pragma unroll
     for (int i = 0; i < STEPS; i += 2) {
@@ -172,7 +190,7 @@ static __device__ __forceinline__ void rkvk_scores(float (&s)[NC][4], const uint
         for (int j = 0; j < 2 && i + j < STEPS; j++)
 #pragma unroll
             for (int n = 0; n < NC; n++) {
-                const uint2 b = q[((i + j) * NC + n) * 32 + lane];
+                const uint2 b = rkvk_q_part(q, (i + j) * NC + n, lane);
                 rkvk_mma<TYPE == RKV_TYPE_BF16>(s[n], a[j], b.x, b.y);
             }
     }

@@ -154,9 +154,9 @@ struct rkvk_quant_rows {
 
 /* s += K * Q^T over BLOCKS blocks, for 16 cells and 8 * NC columns.  Scales: of the first
  * cell and block, SCALE bytes a cell.  q: [step][NC][lane], b0 and b1 of each. */
-template <rkv_type TYPE, int BLOCKS, int PITCH, int SCALE, int NC>
-static __device__ __forceinline__ void rkvk_quant_scores(float (&s)[NC][4], const rkvk_quant_rows &k,
-                                                         const uint2 *q, int lane)
+template <rkv_type TYPE, int BLOCKS, int PITCH, int SCALE, int NC, typename Q>
+static __device__ __forceinline__ void rkvk_quant_scores(float (&s)[NC][4], const rkvk_quant_rows &k, const Q &q,
+                                                         int lane)
 {
     constexpr int G = rkvk_quant_group(BLOCKS);
     const uint8_t *scale = k.scales + (lane >> 2) * SCALE;
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void rkvk_quant_scores(float (&s)[NC][4], cons
                 float c[4] = {0, 0, 0, 0};
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    const uint2 x = q[((2 * b + j) * NC + n) * 32 + lane];
+                    const uint2 x = rkvk_q_part(q, (2 * b + j) * NC + n, lane);
                     rkvk_mma<false>(c, a[j], x.x, x.y);
                 }
                 s[n][0] = __fmaf_rn(c[0], y0, s[n][0]);

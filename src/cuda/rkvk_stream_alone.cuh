@@ -333,6 +333,14 @@ struct rkvk_alone_room {
     static_assert(BYTES <= 2 * P::S::STAGE, "O of a leaf");
 };
 
+/* What the warp has at hand for the subs of a leaf. */
+template <typename P>
+struct rkvk_alone_own {
+    rkvk_own_q<P::S::STEPS> q;
+    float scale;
+    bool is_last; /* the sub at hand */
+};
+
 /* What is known of a sub that is read, where not all of its leaf is, or not by all columns. */
 struct rkvk_alone_part {
     rkvk_sub sub;
@@ -343,11 +351,12 @@ struct rkvk_alone_part {
  * each column sees all cells, and there is no softcap. */
 template <typename P, bool ALL>
 static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, rkvk_alone_state<P> &sum,
-                                                      rkvk_sub_state<P> &st, const rkvi_attend_args &a, rkvk_alone_feed &f,
-                                                      const rkvk_place<P> &at, const rkvk_alone_part *part,
-                                                      bool is_last)
+                                                      const rkvi_attend_args &a, rkvk_alone_feed &f,
+                                                      const rkvk_alone_own<P> &own, const rkvk_alone_part *part)
 {
     using S = typename P::S;
+    const bool is_last = own.is_last;
+    rkvk_sub_state<P> st;
     float s[2][1][4];
     uint2 p[2][1];
     uint8_t *const ring = reinterpret_cast<uint8_t *>(sm.o);
@@ -356,7 +365,11 @@ static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, r
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         rkvk_scores_clear<1>(s[i]);
-        rkvk_piece_scores<P>(s[i], k + i * 16 * S::K_PITCH, k + 32 * S::K_PITCH + i * 16 * S::K_SCALE, at, 0);
+        if constexpr (S::K_HAS_SCALES)
+            rkvk_quant_scores<S::TK, S::STEPS / 2, S::K_PITCH, S::K_SCALE, 1>(
+                s[i], {k + i * 16 * S::K_PITCH, k + 32 * S::K_PITCH + i * 16 * S::K_SCALE}, own.q, rkvk_lane());
+        else
+            rkvk_scores<S::TK, S::K_PITCH, S::STEPS, 1>(s[i], k + i * 16 * S::K_PITCH, own.q, rkvk_lane());
     }
     if (!is_last || !rkvk_alone_room<P>::NEEDS_K) {
         __syncwarp();
@@ -365,10 +378,10 @@ static __device__ __forceinline__ void rkvk_alone_sub(rkvk_stream_smem<P> &sm, r
         rkvk_copy_commit();
     }
     if constexpr (ALL) {
-        rkvk_sub_scale<P>(s, __fmul_rn(at.scale, RKVK_LOG2E));
+        rkvk_sub_scale<P>(s, __fmul_rn(own.scale, RKVK_LOG2E));
     } else {
         rkvk_leaf_sees<P>(st, sm, *part->leaf, 0);
-        rkvk_sub_mask<P>(st, s, a, at.scale, part->sub);
+        rkvk_sub_mask<P>(st, s, a, own.scale, part->sub);
     }
     rkvk_sub_weigh<P>(st, s, p);
     float e[2];
@@ -399,12 +412,18 @@ static __device__ __forceinline__ void rkvk_alone_leaf(rkvk_stream_smem<P> &sm, 
     const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
     rkvk_sub_state<P> st;
     rkvk_alone_state<P> sum;
+    rkvk_alone_own<P> own = {{}, at.scale, false};
+#pragma unroll
+    for (int i = 0; i < S::STEPS; i++)
+        own.q.b[i] = rkvk_q_part(at.q, i, rkvk_lane());
     rkvk_leaf_sees<P>(st, sm, leaf, 0);
     rkvk_alone_clear<P>(sum);
     if (a.softcap == 0.0f && rkvk_leaf_is_whole<S>(leaf) && rkvk_alone_all_seen<P>(st, w, leaf)) {
 #pragma unroll 1
-        for (uint32_t round = 0; round < RKVK_SUBS; round++)
-            rkvk_alone_sub<P, true>(sm, sum, st, a, f, at, nullptr, round == RKVK_SUBS - 1);
+        for (uint32_t round = 0; round < RKVK_SUBS; round++) {
+            own.is_last = round == RKVK_SUBS - 1;
+            rkvk_alone_sub<P, true>(sm, sum, a, f, own, nullptr);
+        }
     } else {
         const uint32_t last = rkvk_alone_last<S>(leaf, a.geom.leaf_cells);
 #pragma unroll 1
@@ -412,7 +431,8 @@ static __device__ __forceinline__ void rkvk_alone_leaf(rkvk_stream_smem<P> &sm, 
             const rkvk_alone_part part = {rkvk_sub_of<S>(leaf, a.geom.leaf_cells, round), &leaf};
             if (part.sub.n == 0)
                 continue;
-            rkvk_alone_sub<P, false>(sm, sum, st, a, f, at, &part, round == last);
+            own.is_last = round == last;
+            rkvk_alone_sub<P, false>(sm, sum, a, f, own, &part);
         }
     }
     uint8_t *const to = reinterpret_cast<uint8_t *>(sm.o) + f.pair + rkvk_alone_room<P>::AT;
