@@ -46,6 +46,14 @@ static __device__ __forceinline__ float *rkvk_wide_node(const rkvk_wide_smem<P> 
     return w.stack + ((level - 1) * w.n_columns + column) * (uint32_t)rkvk_pending_floats<typename P::S>();
 }
 
+/* m of the same. */
+template <typename P>
+static __device__ __forceinline__ float *rkvk_wide_node_m(const rkvk_wide_smem<P> &sm, const rkvk_stream_work &w,
+                                                          uint32_t level, uint32_t column)
+{
+    return level == 0 ? sm.slot_m[column] : rkvk_wide_node<P>(sm, w, level, column) + P::S::DV;
+}
+
 /* Calls f(node's, state's element) for the thread's elements. */
 template <typename P, typename F>
 static __device__ __forceinline__ void rkvk_wide_each(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
@@ -75,9 +83,9 @@ static __device__ __forceinline__ void rkvk_wide_store(rkvk_wide_state<P> &x, co
     rkvk_wide_each<P>(x, sm, w, at, column0, level, [](float &node, float &o) { node = o; });
     const uint32_t lane = (uint32_t)rkvk_lane();
     if (rkvk_warp() == RKVK_SUBS && lane < P::GROUP && column0 + lane < w.n_columns) {
-        const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, column0 + lane);
-        *node.m = x.m;
-        *node.l = x.l;
+        float *m = rkvk_wide_node_m<P>(sm, w, level, column0 + lane);
+        m[0] = x.m;
+        m[level == 0 ? a.q_heads : 1] = x.l;
     }
 }
 
@@ -89,9 +97,9 @@ static __device__ __forceinline__ void rkvk_wide_load(rkvk_wide_state<P> &x, con
     rkvk_wide_each<P>(x, sm, w, at, column0, level, [](float &node, float &o) { o = node; });
     const uint32_t lane = (uint32_t)rkvk_lane();
     if (lane < P::GROUP && column0 + lane < w.n_columns) {
-        const rkvk_node_at node = rkvk_pending_at<P>(a, w, level, column0 + lane);
-        x.m = *node.m;
-        x.l = *node.l;
+        const float *m = rkvk_wide_node_m<P>(sm, w, level, column0 + lane);
+        x.m = m[0];
+        x.l = m[level == 0 ? a.q_heads : 1];
     }
 }
 
@@ -179,7 +187,7 @@ static __device__ __forceinline__ void rkvk_wide_sub(rkvk_sub_state<P> &st, uint
         __syncwarp(); /* all have read it */
         if (then_feed)
             rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
-        rkvk_wide_sees<P>(st, sm.reach + group * P::GROUP, leaf);
+        rkvk_wide_sees<P>(st, sm, sm.reach + group * P::GROUP, leaf);
         rkvk_sub_weights<P>(st, s, p, a, __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)), sub);
         return;
     }
@@ -206,7 +214,7 @@ static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &
 #pragma unroll 1
     for (uint32_t cur = 0; more; cur++) {
         more = cur + 1 != sm.queue.n_queued;
-        rkvk_wide_arrive();
+        rkvk_wide_arrive<0>();
 #pragma unroll 1
         for (uint32_t group = 0; group < groups; group++) {
             rkvk_sub_state<P> st;
@@ -225,14 +233,14 @@ static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &
 /* The sub's V is here, and no scale of a cell that isn't read. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_arrive_v(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
-                                                          const rkvk_leaf &leaf, uint32_t u)
+                                                          const rkvk_leaf &leaf, uint32_t cur, uint32_t u)
 {
     using S = typename P::S;
-    rkvk_wide_arrive();
+    rkvk_wide_arrive<P::V_LEAVES - 1>();
     if constexpr (S::V_HAS_SCALES) {
         const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
         for (uint32_t i = 0; i < sub.n; i++)
-            rkvk_quant_clear<S::DV / 32>(sm.v[u] + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE,
+            rkvk_quant_clear<S::DV / 32>(sm.v[cur % P::V_LEAVES][u] + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE,
                                          (int)leaf.c0 - (int)(sub.cell + i * 128),
                                          (int)leaf.c1 - (int)(sub.cell + i * 128), rkvk_lane());
     }
@@ -266,36 +274,36 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
 #pragma unroll
     for (uint32_t group = 0; group < P::HC; group++)
         rkvk_wide_clear<P>(top[group]);
-    if (more)
-        rkvk_wide_feed_v<P>(sm, a, 0, u);
-    else if (has_slice)
+    for (uint32_t i = 0; i < P::V_LEAVES; i++)
+        rkvk_wide_feed_v<P>(sm, a, i, u);
+    if (!more && has_slice)
         for (uint32_t group = 0; group < groups; group++)
             rkvk_wide_store<P>(x, sm, a, w, at, group * P::GROUP, 0);
 #pragma unroll 1
     for (uint32_t cur = 0; more; cur++) {
         const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
         rkvk_wide_pending after = pending;
-        rkvk_wide_arrive_v<P>(sm, a, leaf, u);
+        rkvk_wide_arrive_v<P>(sm, a, leaf, cur, u);
 #pragma unroll
         for (uint32_t group = 0; group < P::HC; group++) {
             if (group >= groups)
                 continue;
             rkvk_bar_sync<RKVK_WIDE_FULL, P::THREADS>();
-            rkvk_wide_weigh<P>(sm, u);
+            rkvk_wide_weigh<P>(sm, x, u);
             rkvk_bar_sync<RKVK_WIDE_WEIGHED, RKVK_WIDE_TEAM>();
             const bool is_last = group + 1 == groups;
             more = cur + 1 != sm.queue.n_queued;
             const uint64_t number = leaf.number, next = more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0;
             if (has_slice) {
-                rkvk_wide_total<P>(x, sm);
-                rkvk_wide_output<P>(x, sm, at, unit);
+                if (u == 0)
+                    rkvk_wide_total<P>(x, sm);
+                rkvk_wide_output<P>(x, sm, at, cur, unit);
             }
             if (more || !is_last)
                 rkvk_bar_come<RKVK_WIDE_EMPTY, P::THREADS>();
             if (is_last) {
                 rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>();
-                if (more)
-                    rkvk_wide_feed_v<P>(sm, a, cur + 1, u);
+                rkvk_wide_feed_v<P>(sm, a, cur + P::V_LEAVES, u);
             }
             if (has_slice)
                 after = rkvk_wide_add<P>(x, top[group], pending, sm, a, w, at, group * P::GROUP, number, more, next);
@@ -315,7 +323,7 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
 template <typename P>
 static __device__ void rkvk_wide_reach(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a, const rkvk_stream_work &w)
 {
-    rkvk_reach all = rkvk_reach_none();
+    rkvk_reach all = rkvk_reach_none(), ends = all; /* the first end and the last beginning */
 #pragma unroll 1
     for (uint32_t column = threadIdx.x; column < P::COLUMNS; column += 32) {
         const bool is_there = column < w.n_columns;
@@ -323,10 +331,20 @@ static __device__ void rkvk_wide_reach(rkvk_wide_smem<P> &sm, const rkvi_attend_
         if (is_there)
             r = rkvk_reach_of(a, rkvk_item_row(a, *w.item, (w.column0 + column) / w.group));
         sm.reach[column] = r;
-        sm.slot[column] = is_there ? rkvk_slot_at<P>(a, w, column).o : nullptr;
-        all.lo = r.lo < all.lo ? r.lo : all.lo;
-        all.hi = r.hi > all.hi ? r.hi : all.hi;
+        rkvk_node_at slot = {nullptr, nullptr, nullptr};
+        if (is_there) {
+            slot = rkvk_slot_at<P>(a, w, column);
+            all.lo = r.lo < all.lo ? r.lo : all.lo;
+            all.hi = r.hi > all.hi ? r.hi : all.hi;
+            ends.lo = r.hi < ends.lo ? r.hi : ends.lo;
+            ends.hi = r.lo > ends.hi ? r.lo : ends.hi;
+        }
+        sm.slot[column] = slot.o;
+        sm.slot_m[column] = slot.m;
     }
+    ends = rkvk_reach_union(ends);
+    if (threadIdx.x == 0)
+        sm.common = {ends.hi, ends.lo};
     rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(all));
     rkvk_queue_fill(sm.queue, a, w.walk, 0);
 }

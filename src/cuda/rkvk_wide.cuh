@@ -28,7 +28,9 @@ struct rkvk_wide_path {
     /* Output: slices of TW tiles of dims; CH warps to a slice, of NW chunks of columns each. */
     static constexpr int TW = rkvk_max(S::V_HAS_SCALES ? 2 : 1, S::V_TILES / 8), SLICES = (S::V_TILES + TW - 1) / TW;
     static constexpr int CH = SLICES <= 2 && NC % 4 == 0 ? 4 : SLICES <= 4 && NC % 2 == 0 ? 2 : 1, NW = NC / CH;
-    static constexpr int UNROLL = 8; /* subs */
+    /* Leaves whose V is in shared memory or on its way: more where they are small, as output alone would wait. */
+    static constexpr int V_LEAVES = V_BYTES <= 5 * 1024 ? 2 : 1;
+    static constexpr int UNROLL = 2; /* subs */
     /* O of a slice, thrice (rkvk_wide_state), stays in registers. */
     static constexpr bool FITS = TW * NW <= 4 && (HC == 1 ? S::D <= 256 : S::D <= 128);
 
@@ -40,14 +42,16 @@ template <typename P>
 struct rkvk_wide_smem {
     using S = typename P::S;
     alignas(16) uint8_t k[RKVK_SUBS][P::K_BYTES];
-    uint8_t v[RKVK_SUBS][P::V_BYTES];
+    uint8_t v[P::V_LEAVES][RKVK_SUBS][P::V_BYTES];
     uint2 p[RKVK_SUBS][P::NC][32][S::MT]; /* fragments */
     alignas(16) float2 ml[RKVK_SUBS][P::GROUP];
     float sub[RKVK_SUBS][P::GROUP];              /* what O of a sub is multiplied by */
     float before[RKVK_SUBS / S::GROUP][P::GROUP]; /* what the leaf so far is, before a group of subs joins */
     float finish[P::GROUP];
     float *slot[P::COLUMNS]; /* o of each column in its item's slot; null: no column */
+    float *slot_m[P::COLUMNS];
     rkvk_reach reach[P::COLUMNS];
+    rkvk_reach common; /* what all columns see */
     rkvk_queue queue;
 };
 
@@ -97,15 +101,20 @@ static __device__ __forceinline__ void rkvk_wide_feed_v(rkvk_wide_smem<P> &sm, c
                                                         uint32_t cur, uint32_t u)
 {
     using S = typename P::S;
+    if ((int32_t)(sm.queue.n_queued - cur) <= 0) {
+        rkvk_copy_commit(); /* nothing: groups are counted */
+        return;
+    }
     const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
     const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
-    rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[u], leaf, a.geom.v_off, a.geom.v_scale_off, sub);
+    rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[cur % P::V_LEAVES][u], leaf, a.geom.v_off, a.geom.v_scale_off, sub);
 }
 
-/* What the warp asked for is here, for the warp. */
+/* What the warp asked for, but the last ones, is here, for the warp. */
+template <int BUT>
 static __device__ __forceinline__ void rkvk_wide_arrive(void)
 {
-    rkvk_copy_wait<0>();
+    rkvk_copy_wait<BUT>();
     __syncwarp();
 }
 
@@ -143,11 +152,18 @@ static __device__ __forceinline__ void rkvk_wide_scores(float (&s)[P::S::MT][P::
     }
 }
 
-/* What the columns of a group see of a leaf. */
+/* What the columns of a group see of a leaf.  Where all see all of it, so do columns that aren't there. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_sees(rkvk_sub_state<P> &st, const rkvk_reach *reach,
-                                                      const rkvk_leaf &leaf)
+static __device__ __forceinline__ void rkvk_wide_sees(rkvk_sub_state<P> &st, const rkvk_wide_smem<P> &sm,
+                                                      const rkvk_reach *reach, const rkvk_leaf &leaf)
 {
+    const uint32_t all = leaf.first | (uint32_t)(leaf.first + leaf.count) << 16;
+    const bool is_common = sm.common.lo <= leaf.pos && leaf.pos + leaf.count <= sm.common.hi;
+#pragma unroll
+    for (int n = 0; n < P::NC; n++)
+        st.sees[n][0] = st.sees[n][1] = all;
+    if (is_common)
+        return;
 #pragma unroll
     for (int n = 0; n < P::NC; n++)
 #pragma unroll
@@ -187,52 +203,47 @@ struct rkvk_wide_state {
 };
 
 /* By warp u of the team: what the columns of sub u, and the leaf before its group, are multiplied
- * by, as in rkvk_leaf_weigh. */
+ * by, as in rkvk_leaf_weigh; and the leaf's m. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_smem<P> &sm, uint32_t u)
+static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_smem<P> &sm, rkvk_wide_state<P> &x, uint32_t u)
 {
     constexpr uint32_t N = P::S::GROUP;
     const uint32_t lane = (uint32_t)rkvk_lane();
+    x.m = rkvk_empty_m();
     if (lane >= P::GROUP)
         return;
-    float before = rkvk_empty_m(), top = before;
+    float before = rkvk_empty_m(), top = before, all = before;
 #pragma unroll
     for (uint32_t i = 0; i < RKVK_SUBS; i++) {
         const float m = sm.ml[i][lane].x;
         before = i < u / N * N ? fmaxf(before, m) : before;
         top = i < u / N * N + N ? fmaxf(top, m) : top;
+        all = fmaxf(all, m);
     }
     const float base = top == rkvk_empty_m() ? 0.0f : top;
     sm.sub[u][lane] = rkvk_exp2(__fadd_rn(sm.ml[u][lane].x, -base));
     if (u % N == 0)
         sm.before[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
-    if (u == RKVK_SUBS - 1) { /* rkvk_leaf_finish */
-        const float m = __fmul_rn(top, RKVK_LN2);
-        const float f =
-            top == rkvk_empty_m() ? 1.0f : rkvk_exp2(__fadd_rn(top, -__fmul_rn(m, RKVK_LOG2E)));
-        sm.finish[lane] = f;
-    }
+    x.m = __fmul_rn(all, RKVK_LN2);
+    if (u == 0) /* rkvk_leaf_finish */
+        sm.finish[lane] = all == rkvk_empty_m() ? 1.0f : rkvk_exp2(__fadd_rn(all, -__fmul_rn(x.m, RKVK_LOG2E)));
 }
 
-/* Behind that: m and l of the leaf. */
+/* Behind that, warp 0: l of the leaf. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_total(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm)
 {
     constexpr uint32_t N = P::S::GROUP;
     const uint32_t lane = (uint32_t)rkvk_lane();
-    x.m = rkvk_empty_m();
     x.l = 0.0f;
     if (lane >= P::GROUP)
         return;
 #pragma unroll
     for (uint32_t u = 0; u < RKVK_SUBS; u++) {
-        const float2 ml = sm.ml[u][lane];
         if (u % N == 0)
             x.l = __fmul_rn(x.l, sm.before[u / N][lane]);
-        x.l = __fmaf_rn(ml.y, sm.sub[u][lane], x.l);
-        x.m = fmaxf(x.m, ml.x);
+        x.l = __fmaf_rn(sm.ml[u][lane].y, sm.sub[u][lane], x.l);
     }
-    x.m = __fmul_rn(x.m, RKVK_LN2);
     x.l = __fmul_rn(x.l, sm.finish[lane]);
 }
 
@@ -244,7 +255,7 @@ struct rkvk_wide_part {
 /* O of a sub, of the slice. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_product(float (&o)[P::NW][P::TW][4], const rkvk_wide_smem<P> &sm,
-                                                         const rkvk_wide_part &at, uint32_t u)
+                                                         const rkvk_wide_part &at, const uint8_t *v_rows, uint32_t u)
 {
     using S = typename P::S;
     const int lane = rkvk_lane();
@@ -264,9 +275,9 @@ static __device__ __forceinline__ void rkvk_wide_product(float (&o)[P::NW][P::TW
     }
 #pragma unroll
     for (int i = 0; i < S::MT; i++) {
-        const uint8_t *rows = sm.v[u] + i * 16 * P::V_PITCH;
+        const uint8_t *rows = v_rows + i * 16 * P::V_PITCH;
         if constexpr (S::V_HAS_SCALES) {
-            const uint8_t *scales = sm.v[u] + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE;
+            const uint8_t *scales = v_rows + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE;
             rkvk_quant_output<S::TV, P::TW / 2, P::V_PITCH, S::V_SCALE, P::NW, P::TW>(
                 o, {rows, scales + at.slice * P::TW}, p[i], at.slice * (P::TW / 2), 0, lane);
         } else {
@@ -292,7 +303,7 @@ static __device__ __forceinline__ float2 rkvk_wide_pair(const float *row, const 
 /* The leaf's O, of the slice: sub after sub, as in rkvk_leaf_join. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
-                                                        const rkvk_wide_part &at, float unit)
+                                                        const rkvk_wide_part &at, uint32_t cur, float unit)
 {
     using S = typename P::S;
 #pragma unroll
@@ -303,7 +314,7 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
 #pragma unroll P::UNROLL
     for (uint32_t u = 0; u < RKVK_SUBS; u++) {
         float o[P::NW][P::TW][4];
-        rkvk_wide_product<P>(o, sm, at, u);
+        rkvk_wide_product<P>(o, sm, at, sm.v[cur % P::V_LEAVES][u], u);
 #pragma unroll
         for (int n = 0; n < P::NW; n++) {
             if (u % S::GROUP == 0 && S::GROUP < RKVK_SUBS) {
