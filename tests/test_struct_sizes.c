@@ -155,7 +155,7 @@ static void test_output_arrays(void **state)
         assert_int_equal(size, STRIDE);
         assert_memory_equal(part.bytes + i * STRIDE + 4, (unsigned char *)&whole[i] + 4, STRIDE - 4);
     }
-    for (uint32_t b = 2 * STRIDE; b < sizeof part; b++)
+    for (uint32_t b = 2 * STRIDE; b < sizeof part.bytes; b++)
         assert_int_equal(part.bytes[b], 0xa5);
     rkv_cache_destroy(two);
 }
