@@ -26,7 +26,8 @@
  * leaves (rkvk_stream_alone.cuh).  Bits are the same.
  *
  * There is a kernel for each way to lay out columns (rkvk_stream_path), taken by the
- * most rows of an item: up to 8 columns, 16, 32.  Each is right for any number, in
+ * most rows of an item: up to 8 columns, 16, 32; attend_wide.cuh has faster ones for 9 and
+ * more, where a device has their shared memory.  Each is right for any number, in
  * several goes, and all have the same bits.
  *
  * Cells outside the span, or seen by no row here, are not read: zeros stand for

@@ -10,7 +10,6 @@
 
 #define RKVK_WIDE_TEAM (32 * RKVK_SUBS) /* threads: a warp a sub */
 
-
 /* Barriers: weights of a leaf are there; they have been read; two of the output's team. */
 enum { RKVK_WIDE_FULL = 1, RKVK_WIDE_EMPTY, RKVK_WIDE_WEIGHED, RKVK_WIDE_READ };
 
