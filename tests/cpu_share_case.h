@@ -6,7 +6,7 @@
 #ifndef CPU_SHARE_CASE_H
 #define CPU_SHARE_CASE_H
 
-#include "step_fixture.h"
+#include "step_near.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,13 +68,7 @@ static void share_decode(fx *w, uint32_t n_seqs, uint32_t rows, uint64_t tag)
 static void assert_near(const fx *a, const fx *b)
 {
     const float least = fx_gpu ? 2e-3f : 2e-6f;
-    for (uint32_t site = 0; site < a->model.n_sites; site++)
-        for (uint32_t row = 0; row < a->n_rows; row++)
-            for (uint32_t head = 0; head < a->out[site].heads; head++)
-                for (uint32_t i = 0; i < a->out[site].dim; i++) {
-                    const float x = fx_out(a, site, row, head, i), y = fx_out(b, site, row, head, i);
-                    assert_true(fabsf(x - y) <= least * (1.0f + fabsf(y)));
-                }
+    assert_true(fx_near(a, b, least));
 }
 
 #endif

@@ -6,6 +6,11 @@
 #ifndef CUDA_FIXTURE_H
 #define CUDA_FIXTURE_H
 
+/* Over the fake runtime (tests/fake_cuda), which its build says. */
+#ifndef FAKE_CUDA
+#define FAKE_CUDA 0
+#endif
+
 #include "device_cuda.h"
 #include "geometry.h"
 #include "ops_ref.h"

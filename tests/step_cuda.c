@@ -10,10 +10,6 @@
 #include "cuda_fixture.h"
 #include "ops_cuda.h"
 
-#ifndef FAKE_CUDA
-#define FAKE_CUDA 0
-#endif
-
 static rkvi_device *engine;
 
 /* -------------------------------------------------------------- pinned memory */

@@ -53,6 +53,10 @@ static void test_sweep(void **state)
     }
 }
 
+static const cpu_model_machine fast = {.type = RKV_TYPE_F16,
+                                       .rates = {.link_bytes_per_s = 50000000000u, .beside_bytes_per_s = 44000000000u,
+                                                 .cpu_bytes_per_s = 52000000000u, .handover_ns = 50000}};
+
 /* L - x L = B (C + n h) + B' x L / R */
 static void test_formula(void **state)
 {
@@ -76,13 +80,10 @@ static void test_formula(void **state)
 static void test_mixed(void **state)
 {
     (void)state;
-    const cpu_model_machine m = {.type = RKV_TYPE_F16,
-                                 .rates = {.link_bytes_per_s = 50000000000u, .beside_bytes_per_s = 44000000000u,
-                                           .cpu_bytes_per_s = 52000000000u, .handover_ns = 50000}};
     cliff_shape shape;
     rkvi_config cfg;
     assert_true(cliff_shape_named("qwen14b", &shape));
-    ok(cpu_model_config(&shape, &m, 4096 * MIB, &cfg));
+    ok(cpu_model_config(&shape, &fast, 4096 * MIB, &cfg));
     assert_int_equal(cfg.cpu_share, 9); /* 8 2/3 */
     for (uint32_t i = 0; i < cfg.n_sites; i++)
         assert_int_equal(cfg.sites[i].cpu_share, i % 3 == 1 ? 8 : 9);
@@ -103,9 +104,6 @@ static void test_mixed(void **state)
 static void test_evened(void **state)
 {
     (void)state;
-    const cpu_model_machine m = {.type = RKV_TYPE_F16,
-                                 .rates = {.link_bytes_per_s = 50000000000u, .beside_bytes_per_s = 44000000000u,
-                                           .cpu_bytes_per_s = 52000000000u, .handover_ns = 50000}};
     static const struct {
         uint32_t shares[5];
         double parts[5]; /* sixteenths */
@@ -119,7 +117,7 @@ static void test_evened(void **state)
     cliff_shape shape;
     rkvi_config cfg;
     assert_true(cliff_shape_named("gemma-a4b", &shape));
-    ok(cpu_model_config(&shape, &m, 4096 * MIB, &cfg));
+    ok(cpu_model_config(&shape, &fast, 4096 * MIB, &cfg));
     for (uint32_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         uint32_t shares[CLIFF_SITES_MAX] = {0};
         for (uint32_t i = 0; i < 5; i++)

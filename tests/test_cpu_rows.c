@@ -4,7 +4,7 @@
  * sequences, of which some share cells: beside a cache without a share, and
  * against attention in f64.
  */
-#include "step_fixture.h"
+#include "step_near.h"
 
 #include "step_types.h"
 
@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #define T 16u
+#define NEAR 2e-6f
 #define EVER_NS ((uint64_t)1000000000000) /* what threads do in time does not depend on the machine's load */
 #define DIM 64u
 #define SHARE 15u
@@ -80,17 +81,6 @@ static double row_error(const fx *w, const fx_entry *e, uint32_t row0, uint32_t 
     return error;
 }
 
-static void near_to(const fx *a, const fx *b)
-{
-    for (uint32_t site = 0; site < a->model.n_sites; site++)
-        for (uint32_t row = 0; row < a->n_rows; row++)
-            for (uint32_t head = 0; head < a->out[site].heads; head++)
-                for (uint32_t i = 0; i < a->out[site].dim; i++) {
-                    const float x = fx_out(a, site, row, head, i), y = fx_out(b, site, row, head, i);
-                    assert_true(fabsf(x - y) <= 2e-6f * (1.0f + fabsf(y)));
-                }
-}
-
 typedef struct pair {
     fx w, plain;
 } pair;
@@ -106,7 +96,7 @@ static void step(pair *p, const fx_entry *e, uint32_t n)
         fx_ok(fx_sync(both[k]), "sync");
     }
     assert_true(fx_stats(&p->w).cpu_bytes > before);
-    near_to(&p->w, &p->plain);
+    assert_true(fx_near(&p->w, &p->plain, NEAR));
     for (uint32_t i = 0, row0 = 0; i < n; row0 += e[i++].rows)
         for (uint32_t site = 0; site < p->w.model.n_sites; site++)
             worst = fmax(worst, row_error(&p->w, &e[i], row0, e[i].rows - 1, site, site % p->w.model.sites[site].n_q_heads));
@@ -230,7 +220,7 @@ static void shifted(fx_executor executor)
         }
         assert_true(p.w.cache->plan.n_turned_rows > 0);
         assert_true(fx_stats(&p.w).cpu_bytes > before);
-        near_to(&p.w, &p.plain);
+        assert_true(fx_near(&p.w, &p.plain, NEAR));
     }
     fx_close(&p.w);
     fx_close(&p.plain);

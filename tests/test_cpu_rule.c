@@ -3,7 +3,7 @@
  * Which share of the tail the CPU has: by rates or as given, measured, fixed
  * anew and read back; and what it costs where there is none.
  */
-#include "step_fixture.h"
+#include "step_near.h"
 
 #include "device_check.h"
 #include "step_types.h"
@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #define T 16u
+#define NEAR 2e-6f
 #define EVER_NS ((uint64_t)1000000000000) /* what threads do in time does not depend on the machine's load */
 #define MIB ((uint64_t)1 << 20)
 #define KIB ((uint64_t)1 << 10)
@@ -80,17 +81,6 @@ static uint32_t share_of(const fx *w, uint32_t site)
     rkv_site_info info = {.struct_size = sizeof info};
     fx_ok(rkv_site_info_get(w->cache, site, &info), "site info");
     return info.cpu_share;
-}
-
-static void near_to(const fx *a, const fx *b)
-{
-    for (uint32_t site = 0; site < a->model.n_sites; site++)
-        for (uint32_t row = 0; row < a->n_rows; row++)
-            for (uint32_t head = 0; head < a->out[site].heads; head++)
-                for (uint32_t i = 0; i < a->out[site].dim; i++) {
-                    const float x = fx_out(a, site, row, head, i), y = fx_out(b, site, row, head, i);
-                    assert_true(fabsf(x - y) <= 2e-6f * (1.0f + fabsf(y)));
-                }
 }
 
 /* Nothing while the tail is hidden; then the part of what lies beyond. */
@@ -176,7 +166,7 @@ static void test_repeat(void **state)
     assert_true(fx_stats(&w).cpu_bytes > 0);
     assert_int_equal(fx_stats(&w).cpu_bytes, fx_stats(&again).cpu_bytes);
     assert_true(fx_same(&w, &again));
-    near_to(&w, &plain);
+    assert_true(fx_near(&w, &plain, NEAR));
     for (uint32_t k = 0; k < 3; k++)
         fx_close(all[k]);
 }
@@ -242,7 +232,7 @@ static void changing(fx_executor executor, uint32_t flags)
         assert_true((fx_stats(&w).cpu_bytes > before) == (shares[i] != RKV_CPU_SHARE_NONE));
         fx_ok(fx_sync(&w), "sync");
         fx_ok(fx_sync(&plain), "sync");
-        near_to(&w, &plain);
+        assert_true(fx_near(&w, &plain, NEAR));
     }
     fx_close(&w);
     fx_close(&plain);
@@ -286,7 +276,7 @@ static void measured(fx_executor executor, uint32_t flags)
     decode(&plain, 2, 9900);
     fx_ok(fx_sync(&w), "sync");
     fx_ok(fx_sync(&plain), "sync");
-    near_to(&w, &plain);
+    assert_true(fx_near(&w, &plain, NEAR));
     fx_close(&w);
     fx_close(&plain);
 }
@@ -323,7 +313,7 @@ static void test_faults(void **state)
         decode(&plain, 1, 9000 + nth);
         fx_ok(fx_sync(&w), "sync");
         fx_ok(fx_sync(&plain), "sync");
-        near_to(&w, &plain);
+        assert_true(fx_near(&w, &plain, NEAR));
     }
     assert_true(n_failed > 3);
     assert_true(info_of(&w).cpu_is_chosen);
@@ -470,7 +460,7 @@ static void test_crowd(void **state)
     for (uint32_t k = 0; k < 3; k++)
         fx_ok(fx_sync(all[k]), "sync");
     assert_true(fx_same(&a, &b));
-    near_to(&a, &plain);
+    assert_true(fx_near(&a, &plain, NEAR));
     for (uint32_t k = 0; k < 3; k++)
         fx_close(all[k]);
 }

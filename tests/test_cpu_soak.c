@@ -6,7 +6,7 @@
  *
  * ROLLKV_TEST_SEED sets the seed, ROLLKV_TEST_FULL=1 runs 40 times as long.
  */
-#include "step_fixture.h"
+#include "step_near.h"
 
 #include "step_types.h"
 
@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #define T 16u
+#define NEAR 4e-6f
 #define DIM 32u
 #define SEQS 3u
 #define CELLS_MOST 700u
@@ -96,25 +97,13 @@ static void open_both(walk *k, fx_executor executor, bool is_late)
 
 /* ------------------------------------------------------------------------- steps */
 
-static void near_to(const fx *a, const fx *b)
-{
-    for (uint32_t site = 0; site < a->model.n_sites; site++)
-        for (uint32_t row = 0; row < a->n_rows; row++)
-            for (uint32_t head = 0; head < a->out[site].heads; head++)
-                for (uint32_t i = 0; i < a->out[site].dim; i++) {
-                    const float x = fx_out(a, site, row, head, i), y = fx_out(b, site, row, head, i);
-                    if (!(fabsf(x - y) <= 4e-6f * (1.0f + fabsf(y))))
-                        fail_msg("site %u, row %u, head %u: %g, not %g", site, row, head, (double)x, (double)y);
-                }
-}
-
 /* What is in flight ends; the last step's results are alike. */
 static void drain(walk *k)
 {
     fx *const both[] = {&k->w, &k->plain};
     fx_ok(fx_sync(&k->w), "sync");
     fx_ok(fx_sync(&k->plain), "sync");
-    near_to(&k->w, &k->plain);
+    assert_true(fx_near(&k->w, &k->plain, NEAR));
     for (uint32_t i = 0; i < 2; i++) {
         for (uint32_t o = 0; o < both[i]->n_old; o++)
             free(both[i]->old[o]);

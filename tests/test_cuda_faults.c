@@ -18,9 +18,6 @@
 #include <cuda_runtime_api.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#ifndef FAKE_CUDA
-#define FAKE_CUDA 0 /* a build with CUDA: the real one */
-#endif
 #if FAKE_CUDA
 #include "fake_cuda.h"
 #endif

@@ -3,11 +3,10 @@
  * Steps whose attends are captured and replayed, beside eager ones: the same
  * bits, and no more captures than the keys' rules allow.
  */
-#include "step_fixture.h"
+#include "step_near.h"
 
 #include "step_types.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -146,19 +145,6 @@ static void replay_part(world *x, const graph *g, uint32_t part)
     fx_ok(rkvi_dev(graph_launch, x->w.dev, g->execs[part], x->w.stream), "launch");
 }
 
-static bool are_near(const fx *a, const fx *b)
-{
-    for (uint32_t site = 0; site < a->model.n_sites; site++)
-        for (uint32_t row = 0; row < a->n_rows; row++)
-            for (uint32_t head = 0; head < a->out[site].heads; head++)
-                for (uint32_t i = 0; i < a->out[site].dim; i++) {
-                    const float x = fx_out(a, site, row, head, i), y = fx_out(b, site, row, head, i);
-                    if (!(fabsf(x - y) <= 2e-3f * (1.0f + fabsf(y))))
-                        return false;
-                }
-    return true;
-}
-
 /* With graphs tiles enter the tail by batches, so for some steps the CPU has other ones. */
 static bool have_same_tail(const world *x)
 {
@@ -184,7 +170,7 @@ static void step(world *x, const fx_entry *entries, uint32_t n, bool is_eager)
     fx_ok(fx_sync(&x->w), "sync");
     fx_ok(fx_sync(&x->eager), "sync");
     const bool same = fx_same(&x->w, &x->eager);
-    assert_true(same || (x->has_share && !have_same_tail(x) && are_near(&x->w, &x->eager)));
+    assert_true(same || (x->has_share && !have_same_tail(x) && fx_near(&x->w, &x->eager, 2e-3f)));
     x->n_same += same;
 }
 
