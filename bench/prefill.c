@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * prefill.c: see prefill.h.  Through the public API alone.
+ * prefill.c: see prefill.h.  Through the public API; the link's rate is measured as
+ * the cliff's.
  *
  * Attention of 8 sites of 40 query heads on 8 KV heads x 128, f16, and nothing
  * else: so there is no other work for copies to hide behind.  A chunk's time is
@@ -10,6 +11,7 @@
 #include "prefill.h"
 
 #include "bench_commit.h"
+#include "cliff_cuda_device.h"
 #include "json.h"
 #include "rollkv/rollkv.h"
 
@@ -26,7 +28,6 @@
 #define MOST_ROWS 8192u
 #define WARM 2u
 #define STEPS 7u
-#define PLAIN_BYTES ((size_t)256 << 20)
 #define MS 1e3
 
 typedef struct chunk {
@@ -65,31 +66,6 @@ static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
-}
-
-/* ----------------------------------------------------------------------- link */
-
-static bool plain_copies(double *out_bytes_per_s)
-{
-    void *host = NULL, *device = NULL;
-    cudaEvent_t from = NULL, to = NULL;
-    float ms = 0, least = 0;
-    bool good = cuda_ok(cudaHostAlloc(&host, PLAIN_BYTES, cudaHostAllocDefault), "pinned memory") &&
-                cuda_ok(cudaMalloc(&device, PLAIN_BYTES), "device memory") && cudaEventCreate(&from) == cudaSuccess &&
-                cudaEventCreate(&to) == cudaSuccess;
-    for (uint32_t i = 0; i < 5 && good; i++) {
-        cudaEventRecord(from, NULL);
-        cudaMemcpyAsync(device, host, PLAIN_BYTES, cudaMemcpyHostToDevice, NULL);
-        cudaEventRecord(to, NULL);
-        good = cuda_ok(cudaEventSynchronize(to), "a copy") && cudaEventElapsedTime(&ms, from, to) == cudaSuccess;
-        least = i == 0 || ms < least ? ms : least;
-    }
-    *out_bytes_per_s = (double)PLAIN_BYTES / ((double)least * 1e-3);
-    cudaEventDestroy(from);
-    cudaEventDestroy(to);
-    cudaFree(device);
-    cudaFreeHost(host);
-    return good;
 }
 
 /* --------------------------------------------------------------------- chunks */
@@ -219,7 +195,7 @@ static bool run(json *j)
     static const chunk all[] = {{32768, 512}, {32768, 2048}, {32768, 8192}, {131072, 512}, {131072, 2048}, {131072, 8192}};
     figures f = {0};
     double none;
-    bool good = plain_copies(&f.link_bytes_per_s);
+    bool good = ok(cliff_cuda_link(1, &f.link_bytes_per_s), "plain copies");
     printf("prefill, %u sites of %u query heads on %u KV heads x %u, f16, three quarters in the tail; link %.2f GB/s\n"
            "%8s %6s %11s %11s %10s %10s %10s %8s\n", SITES, Q_HEADS, KV_HEADS, DIM, f.link_bytes_per_s * 1e-9, "cells",
            "rows", "resident ms", "tail ms", "tail MB", "link ms", "bound ms", "/bound");
