@@ -276,7 +276,7 @@ static __global__ void __launch_bounds__(RKVK_STREAM_THREADS, P::BLOCKS)
 
 /* `regions`: a variant's, by device and path. */
 #define RKVK_DEVICES 64
-#define RKVK_PATHS 6
+enum { RKVK_NARROW, RKVK_MIDDLE, RKVK_MANY, RKVK_WIDE16, RKVK_WIDE32, RKVK_WIDE96, RKVK_PATHS };
 
 /* As many blocks a multiprocessor as registers allow, where that leaves enough. */
 template <typename P>
@@ -304,23 +304,23 @@ static int rkvk_stream_prepare_all(uint32_t (*regions)[RKVK_PATHS])
         e = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e != cudaSuccess || device >= RKVK_DEVICES)
         return e != cudaSuccess ? (int)e : (int)cudaErrorInvalidConfiguration;
-    int status = rkvk_stream_prepare<typename S::narrow>(&region[0], sm_bytes, block_bytes);
+    int status = rkvk_stream_prepare<typename S::narrow>(&region[RKVK_NARROW], sm_bytes, block_bytes);
     if (status == 0)
-        status = rkvk_stream_prepare<typename S::middle>(&region[1], sm_bytes, block_bytes);
+        status = rkvk_stream_prepare<typename S::middle>(&region[RKVK_MIDDLE], sm_bytes, block_bytes);
     if (status == 0)
-        status = rkvk_stream_prepare<typename S::wide>(&region[2], sm_bytes, block_bytes);
-    region[3] = region[4] = region[5] = 0;
+        status = rkvk_stream_prepare<typename S::wide>(&region[RKVK_MANY], sm_bytes, block_bytes);
+    region[RKVK_WIDE16] = region[RKVK_WIDE32] = region[RKVK_WIDE96] = 0;
     if constexpr (S::wide16::FITS) {
         if (status == 0)
-            status = rkvk_wide_prepare<typename S::wide16>(&region[3], block_bytes);
+            status = rkvk_wide_prepare<typename S::wide16>(&region[RKVK_WIDE16], block_bytes);
     }
     if constexpr (S::wide32::FITS) {
         if (status == 0)
-            status = rkvk_wide_prepare<typename S::wide32>(&region[4], block_bytes);
+            status = rkvk_wide_prepare<typename S::wide32>(&region[RKVK_WIDE32], block_bytes);
     }
     if constexpr (S::wide96::FITS) {
         if (status == 0)
-            status = rkvk_wide_prepare<typename S::wide96>(&region[5], block_bytes);
+            status = rkvk_wide_prepare<typename S::wide96>(&region[RKVK_WIDE96], block_bytes);
     }
     for (int i = 0; i < RKVK_PATHS && status == 0; i++)
         regions[device][i] = region[i];
@@ -344,28 +344,28 @@ static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_
     const cudaError_t e = cudaGetDevice(&device);
     if (e != cudaSuccess)
         return (int)e;
-    if (device >= RKVK_DEVICES || regions[device][0] == 0)
+    if (device >= RKVK_DEVICES || regions[device][RKVK_NARROW] == 0)
         return (int)cudaErrorInvalidConfiguration;
     const uint64_t columns = (uint64_t)a->max_rows * (a->q_heads / a->geom.n_heads);
     if (grid == 0)
         return 0;
     if (columns > 0 && columns <= S::narrow::COLUMNS)
-        return rkvk_stream_run<typename S::narrow>(regions[device][0], a, grid, stream);
+        return rkvk_stream_run<typename S::narrow>(regions[device][RKVK_NARROW], a, grid, stream);
     if constexpr (S::wide16::FITS) {
-        if (columns > 0 && regions[device][3] && (columns <= S::wide16::COLUMNS || !regions[device][4]))
-            return rkvk_wide_run<typename S::wide16>(regions[device][3], a, grid, stream);
+        if (columns > 0 && regions[device][RKVK_WIDE16] && (columns <= S::wide16::COLUMNS || !regions[device][RKVK_WIDE32]))
+            return rkvk_wide_run<typename S::wide16>(regions[device][RKVK_WIDE16], a, grid, stream);
     }
     if constexpr (S::wide96::FITS) {
-        if (columns > S::wide32::COLUMNS && regions[device][5])
-            return rkvk_wide_run<typename S::wide96>(regions[device][5], a, grid, stream);
+        if (columns > S::wide32::COLUMNS && regions[device][RKVK_WIDE96])
+            return rkvk_wide_run<typename S::wide96>(regions[device][RKVK_WIDE96], a, grid, stream);
     }
     if constexpr (S::wide32::FITS) {
-        if (regions[device][4])
-            return rkvk_wide_run<typename S::wide32>(regions[device][4], a, grid, stream);
+        if (regions[device][RKVK_WIDE32])
+            return rkvk_wide_run<typename S::wide32>(regions[device][RKVK_WIDE32], a, grid, stream);
     }
     if (columns > 0 && columns <= S::middle::COLUMNS)
-        return rkvk_stream_run<typename S::middle>(regions[device][1], a, grid, stream);
-    return rkvk_stream_run<typename S::wide>(regions[device][2], a, grid, stream);
+        return rkvk_stream_run<typename S::middle>(regions[device][RKVK_MIDDLE], a, grid, stream);
+    return rkvk_stream_run<typename S::wide>(regions[device][RKVK_MANY], a, grid, stream);
 }
 
 #define RKVK_STREAM_VARIANT(name, type_k, type_v, dk, dv)                                                      \
