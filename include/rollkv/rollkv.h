@@ -282,7 +282,7 @@ typedef struct rkv_cache_params {
                                           * How the share is chosen: rkv_cache_set_cpu_share */
     uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail, at most 15; 0: chosen at
                                           * creation by the numbers below and step_ns (or the sites' gap_ns),
-                                          * those that are 0 measured: about 0.1 s.  Without a step_ns there is
+                                          * those that are 0 measured: 0.1 to 0.3 s.  Without a step_ns there is
                                           * no share until rkv_cache_set_cpu_share */
     uint64_t cpu_bytes_per_s;            /* hint: K and V that these threads get through, beside the link */
     uint64_t cpu_beside_bytes_per_s;     /* hint: what the link brings meanwhile (link_bytes_per_s: without them) */
@@ -404,8 +404,8 @@ typedef struct rkv_cpu_share_params {
 /* Chooses the share anew, or takes it, from the next step on.  params NULL: all
  * measured.  Legal between steps; what is given is taken at once.  Measuring
  * waits until nothing is in flight, then computes on the cache's threads over
- * its tail memory (1 GiB of it) beside copies into the ring: about 0.1 s a geometry,
- * in which no other work should run on device or CPU.  The first share of a cache
+ * its tail memory (up to 1 GiB of it) beside copies into the ring: 0.1 to 0.3 s a
+ * geometry, in which no other work should run on device or CPU.  The first share of a cache
  * takes its threads and their memory: a little of the device's (estimate counts
  * it), and host_cpu_bytes.
  * Errors: RKV_E_ARGUMENT (a share above 15; share and site_shares, or either

@@ -18,8 +18,8 @@ static rkv_status check_share(const rkvi_config *cfg, const rkv_cpu_share_params
                          "RKV_CPU_SHARE_NONE", p->share, RKVI_CPU_PARTS - 1);
     for (uint32_t i = 0; p->site_shares && i < cfg->n_sites; i++)
         if (p->site_shares[i] >= RKVI_CPU_PARTS)
-            return rkvi_fail(RKV_E_ARGUMENT, "site_shares[%u] is %u; it counts sixteenths of the site's tail, from 0 to %u",
-                             i, p->site_shares[i], RKVI_CPU_PARTS - 1);
+            return rkvi_fail(RKV_E_ARGUMENT, "site_shares[%u] is %u; it counts sixteenths of the site's tail, from 0 "
+                             "to %u", i, p->site_shares[i], RKVI_CPU_PARTS - 1);
     if ((p->share && p->site_shares) || ((p->share || p->site_shares) && has_rates))
         return rkvi_fail(RKV_E_ARGUMENT, "share, site_shares and what a share is chosen by exclude each other");
     if (p->free_bytes && !p->share && !p->site_shares)
