@@ -157,8 +157,11 @@ test_tsan() {
     # Without OpenBLAS: it is not instrumented, and its threads would be reported.
     configure_and_build build/tsan --debug --optimization=1 --werror -Db_sanitize=thread \
         -Db_lundef=false -Dopenblas=disabled -Dbench=disabled -Dexamples=disabled || return 0
+    long=
+    [ -z "$full" ] || long='--suite tsan_long'
+    # shellcheck disable=SC2086 # an option and its value
     TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
-        run_tests build/tsan --suite tsan --timeout-multiplier 10
+        run_tests build/tsan --suite tsan $long --timeout-multiplier 10
     prefix=
 }
 
@@ -171,7 +174,7 @@ test_clang() {
     if [ -n "$full" ]; then
         run_tests build/clang --suite quick
     else # the fake CUDA runtime is not in the plain build, whose kernels are the emulation's
-        run_tests build/clang --suite tsan --suite fake
+        run_tests build/clang --suite tsan --suite tsan_long --suite fake
     fi
 }
 
