@@ -185,7 +185,7 @@ test_cuda() {
         note skipped build/cuda "no nvcc here"
         return 0
     fi
-    archs=90 variants=f16_f16_d64,f16_f16_d128,bf16_bf16_d256,fp8_fp8_d80,q8_0_q4_0_d192_128,f16_q8_0_d512
+    archs=90 variants=f16_f16_d128,fp8_fp8_d80,q8_0_q4_0_d192_128,f16_q8_0_d512
     if [ -n "$full" ]; then
         archs=80,86,89,90,100,120 variants=
     fi
