@@ -132,7 +132,7 @@ static inline void gpu_run_prefill(const ops_case *c, const ops_cut *cut, const 
             const uint64_t n = c->entries[w->items[i].entry].n_spans;
             w->items[i].leaf0 = leaf < n ? leaf : n;
             w->items[i].leaf1 = leaf + step < n ? leaf + step : n;
-            w->items[i].flags = leaf == 0 ? RKVI_ITEM_FIRST : 0;
+            w->items[i].flags = prefill_flags(cut, leaf, step, n);
         }
         gpu_run(a, RKVI_OP_PREFILL, w);
     }
@@ -166,6 +166,29 @@ static inline void work_free(ops_work *w)
     void *all[] = {w->items, w->nodes, w->merges[0], w->merges[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+}
+
+/* Prefill whose last items write the output, with `o`'s strides, type and canaries. */
+static inline void gpu_put_out(const ops_case *c, const ops_cut *cut, rkv_type q_type, ops_out *o)
+{
+    ops_work w = work_make(c, cut);
+    const size_t lse_bytes = (size_t)o->lse_stride * o->rows * sizeof *o->lse;
+    heap_empty();
+    rkvi_attend_args a = gpu_tables(c, q_type);
+    a.partials = heap_put(NULL, w.n_slots * c->q_heads * (c->geom.dv + 2) * sizeof(float));
+    uint8_t *out = heap_put(out_base(o), o->bytes);
+    a.merge = (rkvi_merge_args){.out = o->t,
+                                .lse = heap_put(o->lse, lse_bytes),
+                                .lse_row_stride = o->lse_stride,
+                                .sinks = c->has_sinks ? heap_put(c->sinks, c->q_heads * sizeof *c->sinks) : NULL,
+                                .q_heads = c->q_heads,
+                                .dv = c->geom.dv};
+    a.merge.out.data = out + ((uint8_t *)o->t.data - out_base(o));
+    assert_int_equal(rkvk_prepare_geom(&c->geom), 0);
+    gpu_run_prefill(c, cut, &w, &a);
+    gpu_get(heap.gpu, out_base(o), out, o->bytes);
+    gpu_get(heap.gpu, o->lse, a.merge.lse, lse_bytes);
+    work_free(&w);
 }
 
 /* Attention of all rows into `o`, on the host. */

@@ -215,6 +215,7 @@ typedef struct ops_cut {
     uint32_t rows_per_item;   /* 0: all */
     uint32_t run_log2;        /* decode: leaves an item, as a power of two */
     uint32_t leaves_per_step; /* prefill: leaves a launch; 0: all */
+    bool puts_out;            /* prefill: the last items write the output, no merge */
     bool two_merges;          /* decode: pairs of runs first, then the output */
     bool backwards;           /* items run from the last one to the first */
 } ops_cut;
@@ -365,6 +366,14 @@ static inline ops_work work_make(const ops_case *c, const ops_cut *cut)
     return w;
 }
 
+/* Items put out themselves what they have, where the cut says so: the last one
+ * of a block then, and that of one without leaves at its beginning. */
+static inline uint32_t prefill_flags(const ops_cut *cut, uint64_t leaf, uint64_t step, uint64_t n_leaves)
+{
+    const bool is_last = leaf + step >= n_leaves && (leaf < n_leaves || leaf == 0);
+    return (leaf == 0 ? RKVI_ITEM_FIRST : 0u) | (cut->puts_out && is_last ? RKVI_ITEM_LAST : 0u);
+}
+
 static inline void run_prefill(const ops_case *c, const rkvi_ops *ops, const ops_cut *cut,
                                const ops_work *w, rkvi_attend_args *args)
 {
@@ -377,7 +386,7 @@ static inline void run_prefill(const ops_case *c, const rkvi_ops *ops, const ops
             const uint64_t n = c->entries[w->items[i].entry].n_spans;
             w->items[i].leaf0 = leaf < n ? leaf : n;
             w->items[i].leaf1 = leaf + step < n ? leaf + step : n;
-            w->items[i].flags = leaf == 0 ? RKVI_ITEM_FIRST : 0;
+            w->items[i].flags = prefill_flags(cut, leaf, step, n);
         }
         run_op(ops, RKVI_OP_PREFILL, args, w->n_items * c->geom.n_heads, cut->backwards);
     }
@@ -394,12 +403,15 @@ static inline void case_attend(ops_case *c, const rkvi_ops *ops, const ops_cut *
                              .spans = c->spans, .bases = c->bases, .items = w.items,
                              .partials = partials, .q = row_major(c->q, c->q_heads, c->geom.dk),
                              .mask = c->mask, .q_heads = c->q_heads, .scale = c->scale,
-                             .softcap = c->softcap};
+                             .softcap = c->softcap,
+                             .merge = {.out = o->t, .lse = o->lse, .lse_row_stride = o->lse_stride,
+                                       .sinks = c->has_sinks ? c->sinks : NULL,
+                                       .q_heads = c->q_heads, .dv = c->geom.dv}};
     if (cut->prefill)
         run_prefill(c, ops, cut, &w, &args);
     else
         run_op(ops, RKVI_OP_DECODE, &args, w.n_items * c->geom.n_heads, cut->backwards);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !cut->puts_out; i++) {
         const rkvi_merge_args merge = {.entries = c->entries, .items = w.merges[i],
                                        .nodes = w.nodes, .partials = partials, .out = o->t,
                                        .lse = o->lse, .lse_row_stride = o->lse_stride,

@@ -250,7 +250,7 @@ static void run_decode(const site_view *v, const rkvi_item *it, bool *const *don
 typedef struct block {
     uint64_t next; /* leaf */
     uint32_t launch;
-    bool begun;
+    bool begun, is_out; /* its output is written */
 } block;
 
 static void run_prefill(const site_view *v, const rkvi_item *it, uint32_t g, block *b)
@@ -262,10 +262,11 @@ static void run_prefill(const site_view *v, const rkvi_item *it, uint32_t g, blo
     assert_int_equal(it->slot, be->row0 + it->row);
     assert_int_equal((it->flags & RKVI_ITEM_FIRST) != 0, !b->begun);
     assert_true(!b->begun || (b->launch < g && b->next == it->leaf0));
+    assert_false(b->is_out);
     if (!b->begun)
         for (uint64_t i = 0; i < it->leaf0; i++)
             assert_false(leaf_seen(v, it->entry, it->row, it->n_rows, i));
-    *b = (block){.next = it->leaf1, .launch = g, .begun = true};
+    *b = (block){.next = it->leaf1, .launch = g, .begun = true, .is_out = it->flags & RKVI_ITEM_LAST};
 }
 
 /* Reads of all merges of a launch come with its writes: they are parallel.
@@ -336,15 +337,16 @@ static void check_decode_output(const site_view *v, const rkvi_merge_item *m)
         kill(v->nodes[m->node0 + k].slot, m->n_rows);
 }
 
-static void check_prefill_output(const site_view *v, const rkvi_merge_item *m, const block *b)
+/* A block goes out with its last item; one of which nothing is seen with a merge. */
+static void check_prefill_output(const site_view *v, uint32_t e, uint32_t row, const block *b, uint32_t *rows)
 {
-    const uint64_t n = v->entries[m->entry].n_spans;
-    assert_int_equal(m->row % RKVI_PREFILL_ROWS, 0);
-    assert_int_equal(m->n_nodes, b->begun);
+    const uint64_t n = v->entries[e].n_spans;
+    const uint32_t left = w.batch.entries[e].n_rows - row, n_rows = left < RKVI_PREFILL_ROWS ? left : RKVI_PREFILL_ROWS;
+    assert_int_equal(b->is_out, b->begun);
     for (uint64_t i = b->begun ? b->next : 0; i < n; i++)
-        assert_false(leaf_seen(v, m->entry, m->row, m->n_rows, i));
-    if (b->begun)
-        assert_int_equal(v->nodes[m->node0].slot, w.batch.entries[m->entry].row0 + m->row);
+        assert_false(leaf_seen(v, e, row, n_rows, i));
+    for (uint32_t r = row; b->is_out && r < row + n_rows; r++)
+        rows[w.batch.entries[e].row0 + r]++;
 }
 
 /* Every row to the output once; no partial is left over. */
@@ -358,11 +360,14 @@ static void check_output(const site_view *v, block *const *blocks)
         assert_true(m->row + m->n_rows <= be->n_rows);
         for (uint32_t r = 0; r < m->n_rows; r++)
             rows[be->row0 + m->row + r]++;
-        if (be->is_prefill)
-            check_prefill_output(v, m, &blocks[m->entry][m->row / RKVI_PREFILL_ROWS]);
-        else
+        if (!be->is_prefill)
             check_decode_output(v, m);
+        else
+            assert_true(m->row % RKVI_PREFILL_ROWS == 0 && m->n_nodes == 0);
     }
+    for (uint32_t e = 0; e < w.batch.n_entries; e++)
+        for (uint32_t row = 0; w.batch.entries[e].is_prefill && row < w.batch.entries[e].n_rows; row += RKVI_PREFILL_ROWS)
+            check_prefill_output(v, e, row, &blocks[e][row / RKVI_PREFILL_ROWS], rows);
     for (uint32_t r = 0; r < w.batch.n_rows; r++)
         assert_int_equal(rows[r], 1);
     for (uint64_t s = 0; s < w.cfg.partial_slots; s++)

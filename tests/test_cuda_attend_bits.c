@@ -126,6 +126,26 @@ static void long_runs(ops_case *c)
     out_free(&whole);
 }
 
+/* A state that goes straight to the output is what a merge of it gives. */
+static void put_out(ops_case *c)
+{
+    const rkv_type types[] = {RKV_TYPE_F32, RKV_TYPE_F16, RKV_TYPE_BF16};
+    const ops_cut apart = {.prefill = true};
+    for (uint32_t k = 0; k < 3; k++) {
+        const ops_cut cut = {.prefill = true, .puts_out = true, .leaves_per_step = 2 * k, .rows_per_item = 5 * k};
+        for (int layout = OUT_PLAIN; layout <= OUT_HEAD_MAJOR; layout++) {
+            ops_out a = out_make(c, types[k], layout), b = out_make(c, types[k], layout);
+            gpu_attend(c, &apart, RKV_TYPE_F32, &a);
+            gpu_put_out(c, &cut, RKV_TYPE_F32, &b);
+            assert_memory_equal(out_base(&a), out_base(&b), a.bytes);
+            assert_memory_equal(a.lse, b.lse, (size_t)a.lse_stride * a.rows * sizeof *a.lse);
+            out_check_canaries(&b);
+            out_free(&a);
+            out_free(&b);
+        }
+    }
+}
+
 static void test_long_runs(void **s)
 {
     (void)s;
@@ -354,6 +374,7 @@ static void tensor_types(ops_case *c)
 EACH(runs)
 EACH(decode_cuts)
 EACH(prefill_cuts)
+EACH(put_out)
 EACH(rows_alone)
 EACH(heads_alone)
 EACH(unseen_cells)
@@ -366,7 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs),          cmocka_unit_test(test_decode_cuts), cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_prefill_cuts),  cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_put_out),       cmocka_unit_test(test_prefill_cuts),  cmocka_unit_test(test_rows_alone),
         cmocka_unit_test(test_heads_alone),   cmocka_unit_test(test_unseen_cells),
         cmocka_unit_test(test_unseen_values), cmocka_unit_test(test_overflowing_row),
         cmocka_unit_test(test_growing_leaf),  cmocka_unit_test(test_tensor_types),

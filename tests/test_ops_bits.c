@@ -95,6 +95,9 @@ static void test_prefill_cuts(void **state)
                                                               .rows_per_item = 4 - k,
                                                               .leaves_per_step = k,
                                                               .backwards = k & 1}));
+        for (uint32_t k = 0; k < 3; k++) /* no merge: the last items write the output */
+            assert_same(&c, &whole, attend(&c, ops, (ops_cut){.prefill = true, .puts_out = true,
+                                                              .rows_per_item = k, .leaves_per_step = k}));
         out_free(&whole);
     }
 }

@@ -27,6 +27,7 @@
 
 #include "rkvk_launch.cuh"
 #include "rkvk_leaves.cuh"
+#include "rkvk_merge_out.cuh"
 #include "rkvk_prefill_cells.cuh"
 #include "rkvk_prefill_q.cuh"
 
@@ -411,6 +412,34 @@ static __device__ __forceinline__ void rkvk_prefill_end(const rkvi_attend_args &
         });
 }
 
+/* The state to the caller's output; l lies in the row's first lane. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_prefill_out(const rkvi_attend_args &a, const rkvk_prefill_work &w,
+                                                        rkvk_prefill_state<S> &st)
+{
+    const int dim0 = rkvk_warp() % S::SHARE * (S::DV / S::SHARE) + (rkvk_lane() & 3) * 2;
+#pragma unroll
+    for (int m = 0; m < S::MT; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = rkvk_prefill_row<S>(m, i);
+            const float l = __shfl_sync(0xffffffffu, st.l[m][i], rkvk_lane() & ~3);
+            if (row >= w.n_rows)
+                continue;
+            const uint64_t out_row = rkvk_item_row(a, *w.item, w.row0 + row);
+            const rkvk_out_row r = rkvk_out_begin(a.merge, w.q_head, st.m[m][i], l);
+#pragma unroll
+            for (int k = 0; k < 2 * S::OT; k++) {
+                float &o = st.o[m][k / 2][2 * i + k % 2];
+                o = rkvk_out_value(r, o);
+            }
+            rkvk_out_pairs<S::OT>(a.merge.out, out_row, w.q_head, (uint32_t)dim0,
+                                  [&](int n, int k) { return st.o[m][n][2 * i + k]; });
+            if (dim0 == 0)
+                rkvk_out_lse(a.merge, out_row, w.q_head, r);
+        }
+}
+
 /* A leaf ends for all rows alike: l to the first lane of the row. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_prefill_gather(rkvk_prefill_state<S> &st)
@@ -522,7 +551,10 @@ static __device__ __forceinline__ void rkvk_prefill_rows(rkvk_prefill_smem<S> &s
         }
         cur = next;
     }
-    rkvk_prefill_end(a, w, st);
+    if (w.item->flags & RKVI_ITEM_LAST)
+        rkvk_prefill_out(a, w, st);
+    else
+        rkvk_prefill_end(a, w, st);
 }
 
 /* Block = (item * query heads + head) * PARTS + part. */

@@ -29,10 +29,7 @@
  */
 #include "ops_cuda.h"
 #include "rkvk_launch.cuh"
-#include "rkvk_merge.cuh"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "rkvk_merge_out.cuh"
 
 #define SPLIT_BITS 4u
 #define GROUPS (1u << SPLIT_BITS) /* warps of a block */
@@ -262,85 +259,6 @@ static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t 
     }
 }
 
-/* log of a normal x > 0 in f64 (NaN of NaN): rkvi_log of ops_math.h, operation by operation. */
-static __device__ __noinline__ double log_of(double x)
-{
-    if (x != x)
-        return x;
-    uint64_t u = (uint64_t)__double_as_longlong(x);
-    int e = (int)(u >> 52) - 1023;
-    u = (u & 0xfffffffffffffull) | 0x3ff0000000000000ull;
-    double f = __longlong_as_double((long long)u);
-    if (f > 0x1.6a09e667f3bcdp0) {
-        f = __dmul_rn(f, 0.5);
-        e++;
-    }
-    const double s = __ddiv_rn(__dadd_rn(f, -1.0), __dadd_rn(f, 1.0)), z = __dmul_rn(s, s);
-    double p = 0;
-#pragma unroll
-    for (int k = 19; k >= 1; k -= 2)
-        p = __dadd_rn(__dmul_rn(p, z), 1.0 / k);
-    return __dadd_rn(__dmul_rn((double)e, 0x1.62e42fefa39efp-1), __dmul_rn(__dmul_rn(2.0, s), p));
-}
-
-/* N elements from `at` on, in one store where they lie so. */
-template <typename T, int N> static __device__ __forceinline__ void put_vec(T *at, const T (&v)[N])
-{
-    struct __align__(sizeof(T) * N) whole {
-        T v[N];
-    };
-    if (reinterpret_cast<uintptr_t>(at) % sizeof(whole) == 0) {
-        whole w;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            w.v[i] = v[i];
-        *reinterpret_cast<whole *>(at) = w;
-    } else
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            at[i] = v[i];
-}
-
-/* Infinity stays infinity here: out is the caller's tensor, not storage. */
-template <int VEC>
-static __device__ __forceinline__ void put(const rkvi_tensor &t, uint64_t row, uint32_t head, uint32_t x,
-                                           const float (&o)[VEC])
-{
-    const int64_t at = (int64_t)row * t.row_stride + (int64_t)head * t.head_stride + x;
-    uint16_t half[VEC];
-    if (t.type == RKV_TYPE_F32) {
-        put_vec((float *)t.data + at, o);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < VEC; i++)
-        half[i] = t.type == RKV_TYPE_F16 ? __half_as_ushort(__float2half_rn(o[i]))
-                                         : __bfloat16_as_ushort(__float2bfloat16_rn(o[i]));
-    put_vec((uint16_t *)t.data + at, half);
-}
-
-/* The sink joins as a partial of one cell with V = 0; the output is o / l. */
-template <int VEC>
-static __device__ void put_out(const rkvi_merge_args &a, uint64_t row, uint32_t head, uint32_t x, value<VEC> v)
-{
-    const float empty = rkvk_empty_m(), sink = a.sinks ? a.sinks[head] : empty;
-    float m = v.m, l = v.l, e = 1;
-    if (sink > empty) {
-        const float top = m > sink ? m : sink;
-        e = m == empty ? 0.0f : rkvk_expf(__fadd_rn(m, -top));
-        l = __fadd_rn(__fmul_rn(l, e), rkvk_expf(__fadd_rn(sink, -top)));
-        m = top;
-    }
-#pragma unroll
-    for (int i = 0; i < VEC; i++)
-        v.o[i] = v.m == empty ? 0.0f : __fdiv_rn(__fmul_rn(v.o[i], e), l);
-    if (x < a.dv)
-        put(a.out, row, head, x, v.o);
-    if (a.lse && x == 0)
-        a.lse[(int64_t)row * a.lse_row_stride + head] =
-            m == empty ? m : __double2float_rn(__dadd_rn((double)m, log_of((double)l)));
-}
-
 /* ------------------------------------------------------------------- groups */
 
 /* begin[y] = first node of group y, and at the end the number of nodes. */
@@ -413,7 +331,7 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
     if (!is_row || (j.is_split && y > 0))
         return;
     if (j.item.dst == RKVI_TO_OUT)
-        put_out(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, x, v);
+        rkvk_out_put(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, x, v.m, v.l, v.o);
     else
         write(a, j.item.dst + r, j.head, x, v);
 }

@@ -9,6 +9,7 @@
 #ifndef RKVK_PREFILL_FOLD_CUH
 #define RKVK_PREFILL_FOLD_CUH
 
+#include "rkvk_merge_out.cuh"
 #include "rkvk_prefill_feed.cuh"
 #include "rkvk_prefill_q.cuh"
 
@@ -418,6 +419,30 @@ static __device__ __forceinline__ void rkvk_fold_blocks(rkvk_wg_smem<S> &sm, con
     rkvk_fold_leaf(sm, a, st, info);
 }
 
+/* The state to the caller's output. */
+template <typename S>
+static __device__ __forceinline__ void rkvk_fold_out(const rkvi_attend_args &a, const rkvk_wg_work &w,
+                                                     rkvk_fold<S> &st)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t row = rkvk_fold_row(i);
+        if (row >= w.n_rows)
+            continue;
+        const uint64_t out_row = rkvk_item_row(a, *w.item, w.row0 + row);
+        const rkvk_out_row r = rkvk_out_begin(a.merge, w.q_head, st.m[i], st.l[i]);
+#pragma unroll
+        for (int k = 0; k < S::DV / 4; k++) {
+            float &o = st.o[4 * (k / 2) + 2 * i + k % 2];
+            o = rkvk_out_value(r, o);
+        }
+        rkvk_out_pairs<S::DV / 8>(a.merge.out, out_row, w.q_head, threadIdx.x % 4 * 2,
+                                  [&](int n, int k) { return st.o[4 * n + 2 * i + k]; });
+        if (threadIdx.x % 4 == 0)
+            rkvk_out_lse(a.merge, out_row, w.q_head, r);
+    }
+}
+
 /* The rows of a work, over all leaves. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_fold_rows(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
@@ -429,6 +454,10 @@ static __device__ __forceinline__ void rkvk_fold_rows(rkvk_wg_smem<S> &sm, const
     rkvk_fold_load_reach(sm, a, w, st);
     rkvk_fold_begin(a, w, st);
     rkvk_fold_blocks(sm, a, st, n);
+    if (w.item->flags & RKVI_ITEM_LAST) {
+        rkvk_fold_out<S>(a, w, st);
+        return;
+    }
     rkvk_fold_slot<S>(
         a, w,
         [&](int i, int j, float2 *o) { *o = make_float2(st.o[4 * i + 2 * j], st.o[4 * i + 2 * j + 1]); },

@@ -102,7 +102,9 @@ typedef struct rkvi_row {
  * decode:  rows [row, row + n_rows) of the entry; leaves [leaf0, leaf1) within
  *          one aligned run; result of row r in partial slot + r - row.
  * prefill: the same, leaves in order, state of row r in slot + r - row;
- *          RKVI_ITEM_FIRST starts from empty instead of reading the state. */
+ *          RKVI_ITEM_FIRST starts from empty instead of reading the state;
+ *          with RKVI_ITEM_LAST the state is the row's one node: it goes to the
+ *          output as the merge would put it, and what its slot holds is undefined. */
 typedef struct rkvi_item {
     uint32_t entry;
     uint32_t row; /* counted within the entry */
@@ -114,6 +116,7 @@ typedef struct rkvi_item {
 #define RKVI_PREFILL_ROWS 128u /* most rows of a prefill item */
 enum {
     RKVI_ITEM_FIRST = 1,
+    RKVI_ITEM_LAST = 2, /* of prefill */
     RKVI_ITEM_TURN_SHIFT = 8 /* flags >> 8: which turned q its leaves want; 0: q as it is */
 };
 
@@ -149,6 +152,18 @@ typedef struct rkvi_site_mask {
     int64_t width;
 } rkvi_site_mask;
 
+typedef struct rkvi_merge_args {
+    const rkvi_entry *entries;
+    const rkvi_merge_item *items;
+    const rkvi_node *nodes;
+    float *partials;
+    rkvi_tensor out;
+    float *lse;             /* NULL, or f32: lse[row * lse_row_stride + head] = m + log(l), natural */
+    int64_t lse_row_stride; /* elements */
+    const float *sinks;     /* NULL, or one f32 logit per query head: l += exp(sink - m) once, here */
+    uint32_t q_heads, dv;
+} rkvi_merge_args;
+
 /* A partial of slot s, query head h: partials + s * q_heads * (dv + 2):
  *   o of head h at [h * dv], m of head h at [q_heads * dv + h],
  *   l of head h at [q_heads * dv + q_heads + h]. */
@@ -169,19 +184,8 @@ typedef struct rkvi_attend_args {
     float scale;
     float softcap; /* 0: none */
     uint32_t max_rows; /* of an item of this launch: picks the fastest kernel, not bits; 0: not said */
+    rkvi_merge_args merge; /* items with RKVI_ITEM_LAST: where their rows' outputs go */
 } rkvi_attend_args;
-
-typedef struct rkvi_merge_args {
-    const rkvi_entry *entries;
-    const rkvi_merge_item *items;
-    const rkvi_node *nodes;
-    float *partials;
-    rkvi_tensor out;
-    float *lse;             /* NULL, or f32: lse[row * lse_row_stride + head] = m + log(l), natural */
-    int64_t lse_row_stride; /* elements */
-    const float *sinks;     /* NULL, or one f32 logit per query head: l += exp(sink - m) once, here */
-    uint32_t q_heads, dv;
-} rkvi_merge_args;
 
 /* New cell i (row i of k and v) goes to cell `cell` of the tile-layer at
  * bases[base].  grid = n_cells * KV heads, index = cell * n_heads + head.

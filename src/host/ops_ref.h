@@ -20,6 +20,9 @@ void rkvi_ref_take(const void *args, uint64_t index);
 
 /* a = merge(a, b), where neither is empty. */
 void rkvi_ref_merge_into(rkvi_partial a, rkvi_partial b, uint32_t dv);
+/* A row's root to its output, which is o / l; p.o is overwritten.  The sink joins
+ * as a partial of one cell with V = 0. */
+void rkvi_ref_put_out(const rkvi_merge_args *a, uint64_t row, uint32_t head, rkvi_partial p);
 void rkvi_ref_copy(rkvi_partial dst, rkvi_partial src, uint32_t dv);
 
 /* Pending nodes of one row and head. */

@@ -106,9 +106,20 @@ void rkvi_ref_decode(const void *args, uint64_t index)
     attend(args, index, decode_head);
 }
 
+static void put_outputs(const rkvi_attend_args *a, const rkvi_job *j)
+{
+    for (uint32_t r = 0; r < j->item->n_rows; r++)
+        for (uint32_t h = j->head0; h < j->head0 + j->group; h++)
+            rkvi_ref_put_out(&a->merge, rkvi_item_row(a->row_map, j->entry, j->item, r), h,
+                             rkvi_partial_at(a->partials, j->item->slot + r, a->q_heads, a->geom.dv, h));
+}
+
 void rkvi_ref_prefill(const void *args, uint64_t index)
 {
+    const rkvi_job j = rkvi_job_make(args, index);
     attend(args, index, prefill_head);
+    if (j.item->flags & RKVI_ITEM_LAST)
+        put_outputs(args, &j);
 }
 
 /* The new cells that a row of a token tree sees: their numbers; returns how many. */

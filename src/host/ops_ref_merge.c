@@ -67,8 +67,7 @@ static rkvi_partial reduce(const rkvi_merge_args *a, const rkvi_merge_item *item
     return rkvi_ref_tree_root(t);
 }
 
-/* The sink joins as a partial of one cell with V = 0; the output is o / l. */
-static void put_out(const rkvi_merge_args *a, uint64_t row, uint32_t head, rkvi_partial p)
+void rkvi_ref_put_out(const rkvi_merge_args *a, uint64_t row, uint32_t head, rkvi_partial p)
 {
     const float sink = a->sinks ? a->sinks[head] : -INFINITY;
     float m = *p.m, l = *p.l, e = 1;
@@ -96,7 +95,7 @@ void rkvi_ref_merge(const void *args, uint64_t index)
     for (uint32_t r = 0; r < item->n_rows; r++) {
         const rkvi_partial p = reduce(a, item, r, head, &t);
         if (item->dst == RKVI_TO_OUT)
-            put_out(a, (uint64_t)entry->row0 + item->row + r, head, p);
+            rkvi_ref_put_out(a, (uint64_t)entry->row0 + item->row + r, head, p);
         else
             rkvi_ref_copy(rkvi_partial_at(a->partials, item->dst + r, a->q_heads, a->dv, head), p,
                           a->dv);

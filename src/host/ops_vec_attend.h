@@ -321,6 +321,16 @@ static void prefill_chunk(vec_chunk *w, const rkvi_job *j, uint64_t first, uint6
     }
 }
 
+static void prefill_outputs(const rkvi_job *j, uint64_t n_columns)
+{
+    for (uint64_t c = 0; c < n_columns; c++) {
+        const rkvi_partial p = column_partial(j, c);
+        const vec_node root = {.o = p.o, .m = *p.m, .l = *p.l};
+        merge_out(&j->a->merge, rkvi_item_row(j->a->row_map, j->entry, j->item, (uint32_t)(c / j->group)),
+                  j->head0 + (uint32_t)(c % j->group), *p.m == -INFINITY ? NULL : &root);
+    }
+}
+
 static void vec_op_prefill(const void *args, uint64_t index)
 {
     const rkvi_job j = rkvi_job_make(args, index);
@@ -336,6 +346,8 @@ static void vec_op_prefill(const void *args, uint64_t index)
             chunk_begin(&w, &j, first, (uint32_t)(all - first < n ? all - first : n));
             prefill_chunk(&w, &j, first, leaf, pool);
         }
+    if (j.item->flags & RKVI_ITEM_LAST)
+        prefill_outputs(&j, all);
 }
 
 #endif

@@ -168,6 +168,8 @@ static bool prefill_block(rkvi_site_plan *sp, uint32_t e, uint64_t n_leaves, uin
         sp->w->block_seen[be->row0 + row] = true;
         a = end;
     }
+    if (sp->w->block_seen[be->row0 + row] && !be->is_tree)
+        sp->w->items[sp->w->n_items - 1].flags |= RKVI_ITEM_LAST;
     return true;
 }
 

@@ -183,7 +183,8 @@ static bool merge_decode(rkvi_site_plan *sp, uint32_t e)
     return true;
 }
 
-/* A block's state is the one node, in the slot of its first row. */
+/* A block's state, in the slot of its first row, with the node of a token tree; or
+ * nothing at all.  A state that is the one node was put out by its last item. */
 static bool merge_prefill(rkvi_site_plan *sp, uint32_t e)
 {
     rkvi_plan_work *w = sp->w;
@@ -196,6 +197,8 @@ static bool merge_prefill(rkvi_site_plan *sp, uint32_t e)
                                       .n_rows = left < RKVI_PREFILL_ROWS ? left : RKVI_PREFILL_ROWS,
                                       .n_nodes = w->block_seen[be->row0 + row] + (uint32_t)be->is_tree,
                                       .dst = RKVI_TO_OUT};
+        if (w->block_seen[be->row0 + row] && !be->is_tree)
+            continue;
         if (!add_merge(sp, &item, &out))
             return false;
         if (w->block_seen[be->row0 + row])

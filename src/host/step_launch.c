@@ -129,6 +129,20 @@ static void add_partials(rkv_cache *h, const rkvi_site_call *c, uint64_t slot, u
     rkvi_launch_add_range(h, (char *)h->partials + slot * partial_bytes(c), n * partial_bytes(c), access);
 }
 
+/* Rows of an entry that a launch puts out. */
+static void output_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t entry, uint32_t row, uint32_t n_rows)
+{
+    const rkvi_entry *entries =
+        (const rkvi_entry *)(rkvi_step_tables_host(h) + h->plan.classes[c->layer->leaf_class].entries_off);
+    const uint32_t row0 = entries[entry].row0 + row;
+    rkvi_tensor out = c->a->out;
+    out.data = (char *)out.data + (int64_t)row0 * out.row_stride * (int64_t)rkvi_tensor_type_bytes(out.type);
+    add_tensor(h, &out, n_rows, c->site->n_q_heads, c->layer->geom.dv, RKVI_WRITE);
+    for (uint32_t r = row0; c->a->lse && r < row0 + n_rows; r++)
+        rkvi_launch_add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
+    rkvi_launch_add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
+}
+
 static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *it, bool is_prefill)
 {
     const uint32_t class = c->layer->leaf_class;
@@ -145,6 +159,8 @@ static void item_ranges(rkv_cache *h, const rkvi_site_call *c, const rkvi_item *
     }
     const bool reads = is_prefill && !(it->flags & RKVI_ITEM_FIRST);
     add_partials(h, c, it->slot, it->n_rows, RKVI_WRITE | (reads ? RKVI_READ : 0u));
+    if (is_prefill && (it->flags & RKVI_ITEM_LAST))
+        output_ranges(h, c, it->entry, it->row, it->n_rows);
 }
 
 static bool turns(const rkv_cache *h, const rkvi_site_call *c)
@@ -220,6 +236,22 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uin
         item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i, op == RKVI_OP_PREFILL);
 }
 
+static rkvi_merge_args merge_args(const rkv_cache *h, const rkvi_site_call *c, uint64_t first)
+{
+    return (rkvi_merge_args){
+        .entries = table(h, h->plan.classes[c->layer->leaf_class].entries_off),
+        .items = table(h, c->plan->merges_off + first * sizeof(rkvi_merge_item)),
+        .nodes = table(h, c->plan->nodes_off),
+        .partials = h->partials,
+        .out = c->a->out,
+        .lse = c->a->lse,
+        .lse_row_stride = c->a->lse_row_stride,
+        .sinks = c->a->sinks,
+        .q_heads = c->site->n_q_heads,
+        .dv = c->layer->geom.dv,
+    };
+}
+
 static rkvi_attend_args attend_args(const rkv_cache *h, const rkvi_site_call *c, bool is_decode,
                                     const rkvi_plan_launch *pl)
 {
@@ -242,6 +274,7 @@ static rkvi_attend_args attend_args(const rkv_cache *h, const rkvi_site_call *c,
         .scale = c->site->scale,
         .softcap = c->site->softcap,
         .max_rows = is_decode ? pl->decode_rows : 0,
+        .merge = merge_args(h, c, c->plan->merge0),
     };
 }
 
@@ -291,24 +324,14 @@ static void merge_ranges(rkv_cache *h, const rkvi_site_call *c, uint64_t first, 
             add_partials(h, c, nodes[k].slot, items[i].n_rows, RKVI_READ);
         if (items[i].dst != RKVI_TO_OUT)
             add_partials(h, c, items[i].dst, items[i].n_rows, RKVI_WRITE);
+        else
+            output_ranges(h, c, items[i].entry, items[i].row, items[i].n_rows);
     }
 }
 
 static rkv_status launch_merge(rkv_cache *h, const rkvi_site_call *c, uint64_t first, uint64_t n)
 {
-    const rkvi_plan_class *pc = &h->plan.classes[c->layer->leaf_class];
-    const rkvi_merge_args args = {
-        .entries = table(h, pc->entries_off),
-        .items = table(h, c->plan->merges_off + first * sizeof(rkvi_merge_item)),
-        .nodes = table(h, c->plan->nodes_off),
-        .partials = h->partials,
-        .out = c->a->out,
-        .lse = c->a->lse,
-        .lse_row_stride = c->a->lse_row_stride,
-        .sinks = c->a->sinks,
-        .q_heads = c->site->n_q_heads,
-        .dv = c->layer->geom.dv,
-    };
+    const rkvi_merge_args args = merge_args(h, c, first);
     rkvi_launch l = {.op = RKVI_OP_MERGE, .args_bytes = sizeof args, .args = &args, .grid = n * c->site->n_q_heads};
     if (n == 0)
         return RKV_OK;
@@ -407,16 +430,6 @@ rkv_status rkvi_launch_move(rkv_cache *h, uint32_t layer, const rkvi_seq *s, con
     return rkvi_launch_enqueue(h, &l, stream);
 }
 
-static void output_ranges(rkv_cache *h, const rkvi_site_call *c)
-{
-    if (!h->dev->wants_ranges)
-        return;
-    add_tensor(h, &c->a->out, h->batch.n_rows, c->site->n_q_heads, c->layer->geom.dv, RKVI_WRITE);
-    for (uint32_t r = 0; c->a->lse && r < h->batch.n_rows; r++)
-        rkvi_launch_add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
-    rkvi_launch_add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
-}
-
 rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
 {
     rkv_status s = launch_trees(h, c);
@@ -424,7 +437,6 @@ rkv_status rkvi_launch_output(rkv_cache *h, const rkvi_site_call *c)
         s = rkvi_profile_output(h, c);
     if (s != RKV_OK)
         return s;
-    output_ranges(h, c);
     return launch_merge(h, c, c->plan->merge0, c->plan->n_merge);
 }
 
@@ -439,10 +451,8 @@ void rkvi_launch_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t op, uint
         tree_ranges(h, c);
     else if (op == RKVI_OP_PUBLISH || op == RKVI_OP_AWAIT || op == RKVI_OP_TAKE)
         rkvi_step_cpu_ranges(h, c, op);
-    else if (op != RKVI_OP_MERGE)
-        attend_ranges(h, c, (rkvi_op)op, first, n);
-    else if (first == c->plan->merge0)
-        output_ranges(h, c);
-    if (op == RKVI_OP_MERGE)
+    else if (op == RKVI_OP_MERGE)
         merge_ranges(h, c, first, n);
+    else
+        attend_ranges(h, c, (rkvi_op)op, first, n);
 }

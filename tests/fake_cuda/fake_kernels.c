@@ -123,7 +123,8 @@ static bool store_holds(const rkvi_store_args *a, uint64_t grid)
 
 static bool attend_holds(const rkvi_attend_args *a)
 {
-    return HELD(a->entries, a->rows, a->spans, a->bases, a->items, a->partials, a->q.data, a->row_map, a->turned);
+    return HELD(a->entries, a->rows, a->spans, a->bases, a->items, a->partials, a->q.data, a->row_map, a->turned,
+                a->merge.out.data, a->merge.lse, a->merge.sinks);
 }
 
 static bool merge_holds(const rkvi_merge_args *a)
