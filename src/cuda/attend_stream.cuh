@@ -79,6 +79,7 @@ static __device__ void rkvk_stream_reach(rkvk_stream_smem<P> &sm, const rkvi_att
         sm.reach[lane] = r;
     rkvk_queue_begin(sm.queue, w.walk, rkvk_reach_union(r));
     rkvk_queue_fill(sm.queue, a, w.walk, 0);
+    rkvk_queue_show(sm.queue);
 }
 
 /* Warp 1, while warp 0 waits for the rows: the first leaves' tables and cells come closer. */
@@ -145,6 +146,7 @@ static __device__ __forceinline__ void rkvk_leaf_run(rkvk_node_state<P> &sum, rk
             for (int j = 0; j < P::J; j++) {
                 rkvk_sub_put<P>(sm, st, n, j);
                 __syncthreads();
+                rkvk_queue_show(sm.queue);
                 if (rkvk_is_own<P>(w, n, 0)) { /* the first part's column is the lowest */
                     if (j == 0)
                         rkvk_leaf_weigh<P>(sum, factors, sm, n);
@@ -173,10 +175,10 @@ static __device__ __forceinline__ void rkvk_stream_together(rkvk_stream_smem<P> 
     rkvk_feed_fill<P>(feed, sm.queue, a, at.owner, at.thread);
     rkvk_pending_list list = {0, 0};
 #pragma unroll 1
-    for (uint32_t cur = 0; cur != sm.queue.n_queued; cur++) {
+    for (uint32_t cur = 0; cur != sm.queue.n_shown; cur++) {
         const uint64_t number = sm.queue.leaf[cur % RKVK_QUEUE].number;
         rkvk_leaf_run<P>(x, sm, a, w, ring, feed, at, cur);
-        const bool more = cur + 1 != sm.queue.n_queued;
+        const bool more = cur + 1 != sm.queue.n_shown;
         rkvk_pending_add<P>(x, a, w, list, number, more, more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0);
     }
     rkvk_each_own<P>(w, [&](uint32_t column, int n, int h) {

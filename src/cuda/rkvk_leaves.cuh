@@ -69,6 +69,9 @@ struct rkvk_queue {
     rkvk_reach all;    /* of all rows here together */
     uint64_t scan;     /* the next leaf to look at */
     uint32_t n_queued; /* ever */
+    /* Of these, what all warps may read while warp 0 queues more.  It is raised between two barriers,
+     * where nobody reads it (rkvk_queue_show). */
+    uint32_t n_shown;
 };
 
 /* The leaves of an item, of one KV head. */
@@ -125,6 +128,12 @@ static __device__ __forceinline__ void rkvk_queue_fill(rkvk_queue &q, const rkvi
         q.n_queued = n;
         q.scan = scan;
     }
+}
+
+static __device__ __forceinline__ void rkvk_queue_show(rkvk_queue &q)
+{
+    if (threadIdx.x == 0)
+        q.n_shown = q.n_queued;
 }
 
 /* A place in the list of blocks of the queued leaves: leaf, cell of the tile. */

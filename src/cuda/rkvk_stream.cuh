@@ -249,7 +249,7 @@ static __device__ __forceinline__ bool rkvk_feed_enter(rkvk_feed &f, const rkvk_
                                                        uint32_t owner)
 {
     using S = typename P::S;
-    while ((int32_t)(q.n_queued - f.leaf) > 0) {
+    while ((int32_t)(q.n_shown - f.leaf) > 0) {
         const rkvk_leaf &leaf = q.leaf[f.leaf % RKVK_QUEUE];
         const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, f.round * P::U + owner);
         if (sub.n > 0) {

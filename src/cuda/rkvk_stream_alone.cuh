@@ -75,7 +75,7 @@ static __device__ __forceinline__ void rkvk_alone_enter(rkvk_alone_feed &f, cons
 {
     using S = typename P::S;
     f.is_known = false;
-    while ((int32_t)(q.n_queued - f.leaf) > 0) {
+    while ((int32_t)(q.n_shown - f.leaf) > 0) {
         const rkvk_leaf &leaf = q.leaf[f.leaf % RKVK_QUEUE];
         const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, f.round);
         if (sub.n > 0) {
@@ -548,7 +548,7 @@ static __device__ __forceinline__ bool rkvk_stream_alone(rkvk_stream_smem<P> &sm
     constexpr uint32_t pair = 2 * P::S::STAGE;
     const uint32_t warp = (uint32_t)rkvk_warp();
     const uint32_t room = (w.rings_bytes + (uint32_t)sizeof(sm.o)) / RKVK_STREAM_WARPS;
-    if (room < pair || w.walk.leaf1 - w.walk.leaf0 < RKVK_ALONE_LEAST || sm.queue.n_queued == 0)
+    if (room < pair || w.walk.leaf1 - w.walk.leaf0 < RKVK_ALONE_LEAST || sm.queue.n_shown == 0)
         return false;
     rkvk_alone_feed f = {};
     f.is_double = room >= 2 * pair;
@@ -557,13 +557,14 @@ static __device__ __forceinline__ bool rkvk_stream_alone(rkvk_stream_smem<P> &sm
     rkvk_pending_list list = {0, 0};
     rkvk_alone_begin<P>(sm, f, a);
 #pragma unroll 1
-    for (uint32_t cur = 0; (int32_t)(sm.queue.n_queued - cur) > 0; cur += RKVK_STREAM_WARPS) {
-        const bool has_leaf = (int32_t)(sm.queue.n_queued - cur - warp) > 0;
+    for (uint32_t cur = 0; (int32_t)(sm.queue.n_shown - cur) > 0; cur += RKVK_STREAM_WARPS) {
+        const bool has_leaf = (int32_t)(sm.queue.n_shown - cur - warp) > 0;
         if (has_leaf)
             rkvk_alone_leaf<P>(sm, a, w, f, at, cur + warp);
         if (warp == 0)
             rkvk_queue_fill(sm.queue, a, w.walk, cur);
         __syncthreads();
+        rkvk_queue_show(sm.queue);
         if (warp < w.n_columns)
             rkvk_alone_tree<P>(sm, a, w, list, cur);
         __syncthreads();
