@@ -67,8 +67,11 @@ static void drop_exec(fx *w)
     rkvi_graph *gone = exec;
     exec = NULL;
     graph = (rkv_graph){.struct_size = sizeof graph};
+    const int64_t held = (int64_t)wrap_holds().execs;
     if (gone)
         rkvi_dev(graph_destroy, w->dev, gone);
+    if (gone && (int64_t)wrap_holds().execs == held)
+        rkvi_dev(graph_destroy, w->dev, gone); /* the call that failed came before the graph's end */
 }
 
 /* False: it failed, and the stream is captured no more. */
