@@ -187,8 +187,9 @@ def row_of(x, mine, seconds):
         if "seconds" in r:
             r["rate"] = scale / r["seconds"]
     if mine:
-        t = mine["attend_merge_us"] * 1e-6
-        row["ours"] = {"seconds": t, "spread": mine["attend_merge_spread_us"] * 1e-6, "rate": scale / t,
+        what = "attend_out" if "attend_out_us" in mine else "attend_merge"
+        t = mine[what + "_us"] * 1e-6
+        row["ours"] = {"seconds": t, "spread": mine[what + "_spread_us"] * 1e-6, "rate": scale / t,
                        "attend_rate": scale * 1e6 / mine["attend_us"]}
         if "read_us" in mine:
             row["plain_read"] = scale * 1e6 / mine["read_us"]
