@@ -198,7 +198,7 @@ MAKE(stream_sync_no_cache, return rkv_host_stream_sync(NULL, NULL);)
 #define CREATE(name, change) \
     MAKE(name, world_params p; world_params_init(&p); rkv_cache *made = w->cache; change; \
          const rkv_status s = rkv_cache_create(&p.params, &made); assert_ptr_equal(made, w->cache); \
-         unsetenv("ROLLKV_KERNELS"); unsetenv("ROLLKV_THREADS"); return s;)
+         unsetenv("ROLLKV_KERNELS"); unsetenv("ROLLKV_THREADS"); unsetenv("ROLLKV_THREAD_NAMES"); return s;)
 
 MAKE(create_null, rkv_cache *made = w->cache; const rkv_status s = rkv_cache_create(NULL, &made);
      assert_ptr_equal(made, w->cache); return s;)
@@ -219,6 +219,7 @@ CREATE(create_host_limit, p.params.host_limit_bytes = 10000)
 CREATE(create_ring, p.params.ring_bytes = 512)
 CREATE(create_kernels, setenv("ROLLKV_KERNELS", "fastest", 1))
 CREATE(create_threads, (setenv("ROLLKV_THREADS", "-3", 1)))
+CREATE(create_names, (setenv("ROLLKV_THREAD_NAMES", "2", 1)))
 
 /* -------------------------------------------------------------------- tables */
 
@@ -361,6 +362,7 @@ static const mistake mistakes[] = {
     {WORLD_IDLE, create_ring, RKV_E_RING, "ring_bytes 512 does not hold the largest tile-layer"},
     {WORLD_IDLE, create_kernels, ARG, "ROLLKV_KERNELS is \"fastest\""},
     {WORLD_IDLE, create_threads, ARG, "ROLLKV_THREADS is \"-3\""},
+    {WORLD_IDLE, create_names, ARG, "ROLLKV_THREAD_NAMES is \"2\"; it must be a number from 0 to 1"},
 };
 #define N_MISTAKES (sizeof mistakes / sizeof *mistakes)
 

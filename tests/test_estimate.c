@@ -327,7 +327,7 @@ static void test_settings(void **state)
         else
             assert_null(setting.value);
     }
-    assert_int_equal(n, 2);
+    assert_int_equal(n, 3);
     assert_int_equal(rkv_setting_at(n, &setting), RKV_E_ARGUMENT);
     assert_int_equal(rkv_setting_at(0, NULL), RKV_E_ARGUMENT);
     unsetenv("ROLLKV_THREADS");

@@ -327,16 +327,13 @@ static void test_killed_parent(void **state)
     close(fd);
 }
 
-/* Every thread of the library has a name, and takes no signal of the program's. */
-static void test_threads(void **state)
+/* Threads of the program but this one, and how many are called rkv-...; those take no signal of the program's. */
+static uint32_t count_threads(uint32_t *named)
 {
-    (void)state;
-    report r;
     uint32_t n = 0;
-    rkv_cache *cache = work(&r);
     DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(cache);
     assert_non_null(tasks);
+    *named = 0;
     for (struct dirent *e; (e = readdir(tasks));) {
         char path[300], line[256], name[64] = "";
         unsigned long long blocked = 0;
@@ -348,14 +345,42 @@ static void test_threads(void **state)
         if (!f)
             continue;
         fclose(f);
-        if (strncmp(name, "rkv-", 4))
-            continue; /* a sanitizer's */
-        assert_true(blocked >> (SIGUSR1 - 1) & blocked >> (SIGINT - 1) & blocked >> (SIGTERM - 1) & 1);
         n++;
+        if (strncmp(name, "rkv-", 4))
+            continue;
+        assert_true(blocked >> (SIGUSR1 - 1) & blocked >> (SIGINT - 1) & blocked >> (SIGTERM - 1) & 1);
+        ++*named;
     }
     closedir(tasks);
+    return n;
+}
+
+/* Threads have names where the setting asks for them, and no others. */
+static void test_threads(void **state)
+{
+    (void)state;
+    report r;
+    uint32_t named, unnamed;
+    unsetenv("ROLLKV_THREAD_NAMES");
+    rkv_cache *cache = work(&r);
+    assert_non_null(cache);
+    const uint32_t n = count_threads(&unnamed);
+    assert_int_equal(unnamed, 0);
     assert_true(n >= 4); /* streams: three of the library's and the default one */
     rkv_cache_destroy(cache);
+    setenv("ROLLKV_THREAD_NAMES", "1", 1);
+    cache = work(&r);
+    assert_non_null(cache);
+    assert_int_equal(count_threads(&named), n);
+    assert_true(named >= 4 && named <= n); /* a sanitizer's may be among them */
+    rkv_cache_destroy(cache);
+    setenv("ROLLKV_THREAD_NAMES", "0", 1);
+    cache = work(&r);
+    assert_non_null(cache);
+    count_threads(&named);
+    assert_int_equal(named, 0);
+    rkv_cache_destroy(cache);
+    unsetenv("ROLLKV_THREAD_NAMES");
 }
 
 int main(void)

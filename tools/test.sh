@@ -189,11 +189,14 @@ test_cuda() {
     if [ -n "$full" ]; then
         archs=80,86,89,90,100,120 variants=
     fi
+    # With NVTX's ranges, where the toolkit has its headers in the usual place.
+    nvtx=disabled
+    [ ! -f /usr/local/cuda/include/nvtx3/nvToolsExt.h ] || nvtx=enabled
     # Host programs were built above.
     targets=$(ls tests/test_cuda_*.c tests/test_generate_cuda.c | sed 's/\.c$//')
     targets="$targets bench/rollkv-bench bench/bench_cuda_attend src/librollkv.so.$(tools/read_version.sh version)"
     configure_and_build build/cuda --buildtype=debugoptimized --werror -Dcuda=enabled \
-        -Dgpu_archs="$archs" -Dgpu_variants="$variants" -Dopenblas=disabled || return 0
+        -Dgpu_archs="$archs" -Dgpu_variants="$variants" -Dopenblas=disabled -Dnvtx=$nvtx || return 0
     targets=
     run_tests build/cuda --suite gpu
     check cuda_symbols tools/check_symbols.sh build/cuda

@@ -6,6 +6,7 @@
 #include "device_host.h"
 #include "rkvi_config.h"
 #include "settings.h"
+#include "thread.h"
 #if RKVI_HAVE_CUDA
 #include "device_cuda.h"
 #endif
@@ -189,9 +190,21 @@ static rkv_status host_create(const rkv_host_params *host, rkvi_device **out)
     return rkvi_device_host_create(&settings, &kernels[set], out);
 }
 
+/* Threads start with a cache: the setting is looked at here. */
+static rkv_status name_threads(void)
+{
+    uint32_t on;
+    const rkv_status s = rkvi_setting_number(RKVI_SETTING_THREAD_NAMES, 1, &on);
+    if (s == RKV_OK)
+        rkvi_threads_name(on);
+    return s;
+}
+
 rkv_status rkvi_api_device_create(const rkv_cache_params *p, rkvi_device **out)
 {
-    const rkv_status s = rkvi_api_device_exists(p->device);
+    rkv_status s = rkvi_api_device_exists(p->device);
+    if (s == RKV_OK)
+        s = name_threads();
     if (s != RKV_OK)
         return s;
     return p->device == RKV_DEVICE_HOST ? host_create(&p->host, out) : gpu_create(p->device, out);

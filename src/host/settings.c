@@ -19,6 +19,10 @@ static const rkvi_setting settings[RKVI_SETTING_COUNT] = {
         {"ROLLKV_THREADS", "integer", "0",
          "threads of the host executor, for caches that leave host.n_threads at 0; 0: "
          "one per core"},
+    [RKVI_SETTING_THREAD_NAMES] =
+        {"ROLLKV_THREAD_NAMES", "integer", "0",
+         "1: threads that the library starts are called rkv-stream, rkv-arena and the like, for debuggers and "
+         "profilers; 0: they keep the name of the program's thread"},
 };
 
 const rkvi_setting *rkvi_setting_get(rkvi_setting_id id)

@@ -12,6 +12,7 @@
 typedef enum {
     RKVI_SETTING_KERNELS, /* "ref", "avx2", "avx512", "avx512vnni": the fastest kernel set to use */
     RKVI_SETTING_THREADS, /* of the host executor, where host.n_threads is 0 */
+    RKVI_SETTING_THREAD_NAMES, /* 1: threads carry names */
     RKVI_SETTING_COUNT
 } rkvi_setting_id;
 

@@ -5,7 +5,15 @@
 #include "thread.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
+
+static atomic_bool has_names;
+
+void rkvi_threads_name(bool on)
+{
+    atomic_store(&has_names, on);
+}
 
 int rkvi_thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name)
 {
@@ -14,7 +22,7 @@ int rkvi_thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char
     pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited */
     const int err = pthread_create(out, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!err)
+    if (!err && atomic_load(&has_names))
         pthread_setname_np(*out, name);
     return err;
 }
