@@ -30,10 +30,12 @@
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct fake_cuda_held {
     uint64_t device_blocks, pinned_blocks, streams, events, graphs, execs;
+    uint64_t pinned_bytes;    /* registered ones too, in whole pages */
     uint64_t pageable_copies; /* enqueued so far */
     uint64_t operations;      /* run so far */
 } fake_cuda_held;
@@ -44,6 +46,10 @@ fake_cuda_held fake_cuda_holds(void);
 void fake_cuda_fault_op(uint64_t nth, int error);
 /* Another order of operations, from now on. */
 void fake_cuda_seed(uint64_t seed);
+/* Host memory that is pinned from now on counts against the process's limit of
+ * locked memory (RLIMIT_MEMLOCK, the soft one, looked at in each call), and is
+ * refused beyond it.  Off at first. */
+void fake_cuda_obey_memlock(bool on);
 /* After a fault: contexts answer again.  What they held is gone. */
 void fake_cuda_heal(void);
 

@@ -311,6 +311,7 @@ fake_cuda_held fake_cuda_holds(void)
     fake_cuda_held h = fake.held;
     for (const fake_block *b = fake.blocks; b; b = b->next)
         *(b->is_device ? &h.device_blocks : &h.pinned_blocks) += 1;
+    h.pinned_bytes = fake_pinned_bytes();
     pthread_mutex_unlock(&fake.lock);
     return h;
 }

@@ -163,6 +163,8 @@ typedef struct fake_state {
     cudaError_t fault_error;
     bool is_open; /* device memory has access */
     uint64_t n_leaves;
+    bool obeys_memlock;
+    size_t unlimited_bytes; /* pinned when that began */
     fake_cuda_held held;
 } fake_state;
 extern fake_state fake;
@@ -171,6 +173,7 @@ extern fake_state fake;
 
 _Noreturn void fake_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *fake_alloc(size_t bytes);
+size_t fake_pinned_bytes(void);
 void *fake_grow(void *at, uint32_t n, uint32_t *cap, size_t size);
 
 /* Takes the lock, finds the context; the error of its fault, if it has one. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Fresh memory holds 0xFF bytes, NaN in every type, up to this size. */
@@ -54,9 +55,48 @@ static size_t device_bytes(void)
     return sum;
 }
 
+static size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Of the pages that lie in it, whole or in part. */
+static size_t pages_of(const void *p, size_t bytes)
+{
+    const uintptr_t page = page_bytes(), first = (uintptr_t)p / page;
+    if (bytes == 0)
+        return 0;
+    return (((uintptr_t)p + bytes - 1) / page - first + 1) * page;
+}
+
+size_t fake_pinned_bytes(void)
+{
+    size_t sum = 0;
+    for (const fake_block *b = fake.blocks; b; b = b->next)
+        sum += b->is_device ? 0 : pages_of(b->at, b->bytes);
+    return sum;
+}
+
+void fake_cuda_obey_memlock(bool on)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.obeys_memlock = on;
+    fake.unlimited_bytes = fake_pinned_bytes();
+    pthread_mutex_unlock(&fake.lock);
+}
+
+static bool can_pin(const void *p, size_t bytes)
+{
+    struct rlimit r;
+    if (!fake.obeys_memlock || getrlimit(RLIMIT_MEMLOCK, &r) || r.rlim_cur == RLIM_INFINITY)
+        return true;
+    const size_t now = fake_pinned_bytes(), counted = now > fake.unlimited_bytes ? now - fake.unlimited_bytes : 0;
+    return pages_of(p, bytes) <= r.rlim_cur && counted <= r.rlim_cur - pages_of(p, bytes);
+}
+
 static fake_block *map_block(size_t bytes, bool is_device, struct CUctx_st *ctx)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = (bytes + page - 1) / page * page;
+    const size_t page = page_bytes(), mapped = (bytes + page - 1) / page * page;
     void *at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return NULL;
@@ -90,7 +130,8 @@ static cudaError_t allocate(void **out, size_t bytes, bool is_device)
         return fake_leave(e);
     if (!out)
         return fake_leave(cudaErrorInvalidValue);
-    if (bytes > FAKE_DEVICE_BYTES || (is_device && bytes > FAKE_DEVICE_BYTES - device_bytes()))
+    if (bytes > FAKE_DEVICE_BYTES || (is_device && bytes > FAKE_DEVICE_BYTES - device_bytes()) ||
+        (!is_device && !can_pin(NULL, bytes)))
         return fake_leave(cudaErrorMemoryAllocation);
     fake_block *b = map_block(bytes, is_device, ctx);
     if (b)
@@ -137,7 +178,7 @@ cudaError_t cudaFreeHost(void *p)
 /* Mapped at all?  Of the first and the last page. */
 static bool is_mapped(const void *p, size_t bytes)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)p & ~(page - 1);
+    const uintptr_t page = page_bytes(), first = (uintptr_t)p & ~(page - 1);
     const uintptr_t last = ((uintptr_t)p + bytes - 1) & ~(page - 1);
     unsigned char in_core;
     return mincore((void *)first, page, &in_core) == 0 && mincore((void *)last, page, &in_core) == 0;
@@ -155,6 +196,8 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
     for (const fake_block *b = fake.blocks; b; b = b->next)
         if ((uintptr_t)p < (uintptr_t)b->at + b->bytes && (uintptr_t)b->at < (uintptr_t)p + bytes)
             return fake_leave(cudaErrorHostMemoryAlreadyRegistered);
+    if (!can_pin(p, bytes))
+        return fake_leave(cudaErrorMemoryAllocation);
     fake_block *b = fake_alloc(sizeof *b);
     *b = (fake_block){.next = fake.blocks, .at = p, .bytes = bytes, .mapped = bytes, .is_registered = true,
                       .ctx = ctx};
