@@ -98,7 +98,7 @@ uint32_t rkvi_step_next_site(const rkv_cache *h); /* n_sites when all are done *
 const rkvi_batch *rkvi_step_batch(const rkv_cache *h);
 rkv_status rkvi_step_attend(rkv_cache *h, const rkvi_attend *a, void *stream);
 
-/* Graphs: see rollkv.h.  The caller checked that the cache was made for them. */
+/* Graphs: see rollkv/graph.h.  The caller checked that the cache was made for them. */
 typedef struct rkvi_step_graph {
     uint32_t first_site, n_sites, n_ahead;
     uint64_t key;
