@@ -319,9 +319,10 @@ static rkv_status promote(rkv_cache *h, rkvi_move *m, void *stream)
                             .src = (unsigned char *)h->ring_memory + it->at % h->ring.bytes,
                             .width_bytes = it->bytes,
                             .rows = 1};
+    /* What was brought back to the place before is over: its step stored there, or was
+     * aborted, which empties the ring, so that the slot was filled behind it. */
+    assert(marks->in <= h->compute_seen.in);
     rkv_status s = rkvi_timeline_wait(&h->out, marks->out, stream, &h->compute_seen.out);
-    if (s == RKV_OK)
-        s = rkvi_timeline_wait(&h->in, marks->in, stream, &h->compute_seen.in);
     if (s == RKV_OK)
         s = rkvi_dev(copy, h->dev, &copy, stream);
     if (s != RKV_OK)
