@@ -354,8 +354,8 @@ static void test_tail(void **state)
         run_tail(executors[i], 12, n, 1, 0);  /* several laps */
         run_tail(executors[i], 1, n / 4, 1, 0);
         run_tail(executors[i], 9, n / 2, 2, 0);
-        run_tail(executors[i], 12, n / 2, 1, 1);             /* all that fits is copied ahead */
-        run_tail(executors[i], 12, n / 2, 2, 1);
+        run_tail(executors[i], 12, n / 2, 1, 40);            /* too short: the first lap is copied ahead */
+        run_tail(executors[i], 12, n / 2, 2, 40);
         run_tail(executors[i], 16, n / 2, 1, fx_gpu ? 2000000 : 250000); /* what the time is enough for */
     }
 }
