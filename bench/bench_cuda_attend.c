@@ -13,7 +13,7 @@
  *          output; beside it one that writes states, and that with a merge.
  *
  * Medians over samples with their spread.  --runs: work items a KV head of
- * decode (0: 2 a multiprocessor over all heads). */
+ * decode (0: 2 a multiprocessor over all heads, or 1 of more than 8 columns). */
 #include "device_cuda.h"
 #include "json.h"
 #include "ops_cuda.h"
@@ -188,7 +188,8 @@ static void make_merge(world *w, site *s, const shape *x, const rkvi_item *items
 static void make_decode(world *w, site *s, const shape *x)
 {
     const uint64_t leaves = rkvi_div_up(x->cells, s->geom.leaf_cells);
-    const uint64_t want = w->o.runs ? w->o.runs : 2 * (uint64_t)w->n_sm / s->geom.n_heads;
+    const bool is_wide = x->rows * (x->q_heads / x->kv_heads) > 8 && x->dim <= 192; /* as plan_site.c has it */
+    const uint64_t want = w->o.runs ? w->o.runs : (is_wide ? 1 : 2) * (uint64_t)w->n_sm / s->geom.n_heads;
     uint64_t k = 0;
     while ((leaves >> k) > want)
         k++;

@@ -485,7 +485,7 @@ rkv_status bits_run(const bits_text *t, const bits_setup *s, bits_result *result
         return st;
     }
     if (s->target_runs)
-        r.cache->target_runs = s->target_runs;
+        r.cache->target_runs = s->target_runs, r.cache->wide_runs = s->target_runs / 2;
     for (uint32_t i = 0; i < BITS_SEQS; i++)
         result->out[i] = calloc(t->n_rows[i], row_floats() * sizeof(float));
     st = engine_open(&r);

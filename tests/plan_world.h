@@ -287,6 +287,8 @@ static void make_residency(void)
     free(is_set);
 }
 
+static uint32_t wide_runs; /* of the next plans */
+
 /* False: what the entries have in common exceeds a table. */
 static bool make_plan(uint32_t target_runs)
 {
@@ -300,6 +302,7 @@ static bool make_plan(uint32_t target_runs)
                               .launch_bytes = w.cfg.mode == RKV_MODE_OP_LEVEL ? 0 : most,
                               .group_bytes = w.cfg.copy_bytes < most ? w.cfg.copy_bytes : most,
                               .target_runs = target_runs,
+                              .wide_runs = wide_runs,
                               .fixed = w.ring.laps};
     uint32_t n;
     rkv_status s = rkvi_plan_list(&w.plan, &w.view, rkvi_ring_new_items(&w.ring), &n);

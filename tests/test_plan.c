@@ -165,6 +165,44 @@ static void test_predicted_list(void **state)
     free_world();
 }
 
+/* Many columns, of dims that have kernels for them: another number of items. */
+static void test_wide_runs(void **state)
+{
+    (void)state;
+    enum { CELLS = 64 * 256, ROWS = 9 };
+    const uint32_t dims[] = {128, 256}, wide[] = {0, 16}, most[][2] = {{32, 16}, {32, 32}};
+    for (int k = 0; k < 4; k++) {
+        memset(&w, 0, sizeof w);
+        rkv_cache_params *p = &w.params.p;
+        core_params_init(&w.params, false);
+        p->n_kv_layers = p->n_sites = p->n_sequences = 1;
+        w.params.layers[0].n_kv_heads = 1;
+        w.params.layers[0].head_dim_k = dims[k / 2];
+        w.params.sites[0].kv_layer = 0;
+        p->tile_cells = 256;
+        p->capacity_cells = p->max_rows = CELLS + ROWS;
+        open_world();
+        rkvi_row *rows = calloc(CELLS, sizeof *rows);
+        assert_non_null(rows);
+        next_rows(&w.seqs[0], rows, CELLS, 0);
+        assert_true(append(&w.seqs[0], rows, CELLS));
+        next_rows(&w.seqs[0], w.batch.rows, ROWS, 0);
+        assert_true(append(&w.seqs[0], w.batch.rows, ROWS));
+        w.batch.entries[w.batch.n_entries++] = (rkvi_batch_entry){.n_rows = ROWS, .n_new = ROWS};
+        w.batch.n_rows = ROWS;
+        for (uint32_t t = 0; t < w.seqs[0].n_tiles; t++)
+            *rkvi_tile_layer_at(&w.tiles, w.seqs[0].tiles[t], 0) =
+                (rkvi_tile_layer){.state = RKVI_IN_WINDOW, .device_addr = 256};
+        wide_runs = wide[k % 2];
+        make_plan(32);
+        wide_runs = 0;
+        const uint64_t n = w.plan.launches[0].n_decode;
+        assert_true(n > most[k / 2][k % 2] / 2 && n <= most[k / 2][k % 2] + 2);
+        free(rows);
+        free_world();
+    }
+}
+
 /* One sequence, its first half in the tail: each launch of many has the work
  * items wanted, and merges make room between few of them. */
 static void test_items_a_launch(void **state)
@@ -241,7 +279,7 @@ int main(void)
         cmocka_unit_test(test_shared_items),
         cmocka_unit_test(test_predicted_list),
         cmocka_unit_test(test_most_launches),
-        cmocka_unit_test(test_items_a_launch),
+        cmocka_unit_test(test_wide_runs), cmocka_unit_test(test_items_a_launch),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

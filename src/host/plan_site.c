@@ -114,6 +114,18 @@ static uint64_t nodes_room(const rkvi_site_plan *sp)
     return room < most ? room : most;
 }
 
+/* Items of a launch, for each KV head.  Kernels for many columns have a multiprocessor to themselves, and what does
+ * not go in one wave takes two. */
+static uint64_t wanted_runs(const rkvi_site_plan *sp, const rkvi_site_config *site)
+{
+    const rkvi_geom *g = &sp->v->cfg->layers[site->kv_layer].geom;
+    uint64_t rows = 0;
+    for (uint32_t stem = 0; stem < sp->w->share.n_stems; stem++)
+        rows = sp->w->share.stems[stem].n_rows > rows ? sp->w->share.stems[stem].n_rows : rows;
+    const bool is_wide = rows * (site->n_q_heads / g->n_heads) > 8 && g->dk <= 192 && g->dv <= 192;
+    return (is_wide && sp->v->wide_runs ? sp->v->wide_runs : sp->v->target_runs) / g->n_heads;
+}
+
 /* Device leaves come with launch 0, so that they are computed while the first
  * tail tiles cross.  Partials on both sides of the tail's leaves can be merged
  * between launches; where those among them don't have room, device leaves come
@@ -137,7 +149,7 @@ rkv_status rkvi_plan_site_items(rkvi_plan *p, const rkvi_plan_view *v, uint32_t 
                     .tile_launch = p->tile_launch + site * p->n_bases,
                     .most_items = cfg->max_items_site};
     const uint64_t table_bytes = p->table_bytes;
-    sp.target = v->target_runs / cfg->layers[cfg->sites[site].kv_layer].geom.n_heads;
+    sp.target = wanted_runs(&sp, &cfg->sites[site]);
     sp.slots_a_pair = cfg->partial_slots / (sp.site->n_launches + 3 * (uint64_t)w->share.n_stems);
     sp.most_k = rkvi_site_most_k(&sp);
     /* Runs of about `target` in all (choose_run, rkvi_site_most_k), with their ends. */

@@ -60,6 +60,7 @@ static rkvi_plan_view view_of(rkv_cache *h, const rkvi_batch *batch, uint64_t la
                             .launch_bytes = op_level ? 0 : most,
                             .group_bytes = group,
                             .target_runs = h->is_profiled ? UINT32_MAX : h->target_runs,
+                            .wide_runs = h->is_profiled ? 0 : h->wide_runs,
                             .no_cpu = !rkvi_step_cpu_can(h),
                             .ticket0 = rkvi_step_cpu_ticket(h),
                             .fixed = h->graphs};

@@ -251,6 +251,7 @@ static rkv_status fill_handle(rkv_cache *h)
         return s;
     /* A multiprocessor holds two blocks of the decode kernel; threads of the host even out. */
     h->target_runs = (info.is_host ? 4 : 2) * info.n_workers;
+    h->wide_runs = info.is_host ? 0 : info.n_workers;
     const rkvi_cache_memory memory = {.transit = h->transit_memory};
     s = rkvi_cache_init(&h->cache, &h->cfg, &memory, h->arena);
     if (s == RKV_OK)

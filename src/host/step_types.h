@@ -115,7 +115,7 @@ struct rkv_cache {
     uint64_t launched;     /* number of the newest launch enqueued */
     uint64_t *launch_marks;/* [launch % launch_room]: compute marks */
     uint64_t launch_room;
-    uint32_t target_runs;
+    uint32_t target_runs, wide_runs; /* as plan.h has them */
     uint64_t batch_print;  /* of the last begun batch */
     bool missed;           /* the last prediction was wrong */
     bool hint_differs;     /* the last end was told of other sequences than its step's */
