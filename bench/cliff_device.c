@@ -23,7 +23,8 @@ static const rkvi_ops empty_ops = {.fn = {[RKVI_OP_OPEN] = nothing,
                                           [RKVI_OP_DECODE] = nothing,
                                           [RKVI_OP_PREFILL] = nothing,
                                           [RKVI_OP_MERGE] = nothing,
-                                          [RKVI_OP_UPLOAD] = nothing},
+                                          [RKVI_OP_UPLOAD] = nothing,
+                                          [RKVI_OP_PATCH] = nothing},
                                    .name = "empty"};
 
 /* The executor's table with one entry changed: tables that are uploaded are
@@ -34,7 +35,7 @@ static rkv_status (*plain_launch)(rkvi_device *d, const rkvi_launch *launch, voi
 static rkv_status scaled_launch(rkvi_device *d, const rkvi_launch *launch, void *stream)
 {
     rkvi_launch l = *launch;
-    if (l.op == RKVI_OP_UPLOAD)
+    if (l.op == RKVI_OP_UPLOAD || l.op == RKVI_OP_PATCH)
         l.cost_bytes = l.cost_bytes / CLIFF_SCALE + 1;
     return plain_launch(d, &l, stream);
 }

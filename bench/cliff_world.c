@@ -23,6 +23,8 @@ struct cliff_world {
     rkv_cache *cache;
     void *stream;
     rkvi_event *ends[STEPS_MAX + 1];
+    rkv_graph graph; /* of the decode steps, where they are replayed */
+    rkvi_graph *exec;
     uint64_t n_cells;
     rkv_pos_range visible[GROW_ROWS];
     _Alignas(64) unsigned char tensor[64]; /* no kernel looks at it */
@@ -45,11 +47,16 @@ static double random_at(uint64_t seed, uint32_t i)
     return (double)(z >> 11) * 0x1p-52 - 1.0;
 }
 
-/* Compute of a site, its own launches included. */
+/* Compute of a site, its own launches included: a quarter of it before its attention. */
 static int64_t site_ns(const cliff_shape *shape, uint32_t site)
 {
     const double even = (double)(shape->compute_ns - head_ns(shape)) / shape->n_sites;
     return (int64_t)(even * (1.0 + shape->jitter * random_at(shape->seed, site)));
+}
+
+static int64_t before_ns(const cliff_shape *shape, uint32_t site)
+{
+    return site_ns(shape, site) / 4;
 }
 
 uint64_t cliff_tile_bytes(const cliff_shape *shape)
@@ -92,7 +99,8 @@ static void fill_layers(const cliff_setup *setup, uint32_t scale, cliff_params *
                                           .n_q_heads = out->layers[i].n_kv_heads,
                                           .mask = site->sliding_cells ? RKV_MASK_SLIDING : RKV_MASK_CAUSAL,
                                           .mask_width = site->sliding_cells,
-                                          .gap_ns = (uint64_t)site_ns(shape, (i + 1) % shape->n_sites)};
+                                          .gap_ns = (uint64_t)(site_ns(shape, i) - before_ns(shape, i) +
+                                                               before_ns(shape, (i + 1) % shape->n_sites))};
     }
     out->sites[shape->n_sites - 1].gap_ns += (uint64_t)head_ns(shape);
 }
@@ -113,7 +121,7 @@ static void fill_params(const cliff_setup *setup, uint32_t scale, cliff_params *
                                 .max_rows = GROW_ROWS,
                                 .tile_cells = CLIFF_TILE_CELLS,
                                 .mode = setup->mode == CLIFF_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
-                                .flags = RKV_FLAG_NO_HUGE_PAGES,
+                                .flags = RKV_FLAG_NO_HUGE_PAGES | (setup->graphs ? RKV_FLAG_GRAPHS : 0),
                                 .numa = RKV_NUMA_OFF,
                                 .ring_bytes = setup->ring_bytes / scale,
                                 .copy_bytes = setup->copy_bytes / scale,
@@ -184,6 +192,8 @@ void cliff_world_destroy(cliff_world *w)
     for (uint32_t i = 0; i <= STEPS_MAX; i++)
         if (w->ends[i])
             rkvi_dev(event_destroy, w->dev, w->ends[i]);
+    if (w->exec)
+        rkvi_dev(graph_destroy, w->dev, w->exec);
     if (w->stream)
         rkvi_dev(stream_destroy, w->dev, w->stream);
     if (w->cache)
@@ -195,26 +205,70 @@ void cliff_world_destroy(cliff_world *w)
 
 /* --------------------------------------------------------------------- steps */
 
-static rkv_status attend(cliff_world *w, uint32_t site, int64_t delay_ns)
+static rkv_status delay(cliff_world *w, int64_t ns)
+{
+    return ns > 0 ? rkvi_dev(delay, w->dev, ns, w->stream) : RKV_OK;
+}
+
+static rkv_status attend(cliff_world *w, uint32_t site)
 {
     const rkv_tensor t = {.data = w->tensor, .type = RKV_TYPE_F32};
     const rkv_attend_params a = {
         .struct_size = sizeof a, .site = site, .q = t, .k = t, .v = t, .out = t};
-    rkv_status s = delay_ns > 0 ? rkvi_dev(delay, w->dev, delay_ns, w->stream) : RKV_OK;
-    return s == RKV_OK ? rkv_step_attend(w->cache, &a, w->stream) : s;
+    return rkv_step_attend(w->cache, &a, w->stream);
 }
 
-/* The engine's own work, where it has some, is part of the step. */
-static rkv_status run_step(cliff_world *w, const rkv_batch_entry *entry, bool has_compute)
+/* The engine's own work, where it has some, is between them and behind them. */
+static rkv_status run_sites(cliff_world *w, bool has_compute)
 {
     const cliff_shape *shape = w->setup.shape;
     const int64_t own_ns = SITE_LAUNCHES * w->setup.machine.launch_ns;
+    rkv_status s = RKV_OK;
+    for (uint32_t i = 0; i < shape->n_sites && s == RKV_OK; i++) {
+        s = delay(w, has_compute ? before_ns(shape, i) : 0);
+        if (s == RKV_OK)
+            s = attend(w, i);
+        if (s == RKV_OK)
+            s = delay(w, has_compute ? site_ns(shape, i) - before_ns(shape, i) - own_ns : 0);
+    }
+    return s == RKV_OK && has_compute ? delay(w, head_ns(shape)) : s;
+}
+
+static rkv_status capture(cliff_world *w)
+{
+    rkv_status s = w->exec ? rkvi_dev(graph_destroy, w->dev, w->exec) : RKV_OK;
+    w->exec = NULL;
+    w->graph = (rkv_graph)RKV_GRAPH_INIT;
+    if (s == RKV_OK)
+        s = rkvi_dev(capture_begin, w->dev, w->stream, false);
+    if (s == RKV_OK)
+        s = rkv_graph_capture(w->cache, 0, 0, w->stream);
+    if (s == RKV_OK)
+        s = run_sites(w, true);
+    if (s == RKV_OK)
+        s = rkv_graph_capture_end(w->cache, w->stream, &w->graph);
+    return s == RKV_OK ? rkvi_dev(capture_end, w->dev, w->stream, &w->exec) : s;
+}
+
+static rkv_status replay(cliff_world *w)
+{
+    uint64_t key = 0;
+    rkv_status s = rkv_step_start(w->cache, w->stream);
+    if (s == RKV_OK)
+        s = rkv_step_graph_key(w->cache, &key);
+    if (s == RKV_OK && (!w->exec || w->graph.key != key))
+        s = capture(w);
+    if (s == RKV_OK)
+        s = rkv_step_replay(w->cache, &w->graph, w->stream);
+    return s == RKV_OK ? rkvi_dev(graph_launch, w->dev, w->exec, w->stream) : s;
+}
+
+static rkv_status run_step(cliff_world *w, const rkv_batch_entry *entry, bool is_decode)
+{
     const rkv_batch batch = {.struct_size = sizeof batch, .n_entries = 1, .entries = entry};
     rkv_status s = rkv_step_begin(w->cache, &batch);
-    for (uint32_t i = 0; i < shape->n_sites && s == RKV_OK; i++)
-        s = attend(w, i, has_compute ? site_ns(shape, i) - own_ns : 0);
-    if (s == RKV_OK && has_compute && head_ns(shape) > 0)
-        s = rkvi_dev(delay, w->dev, head_ns(shape), w->stream);
+    if (s == RKV_OK)
+        s = is_decode && w->setup.graphs ? replay(w) : run_sites(w, is_decode);
     if (s == RKV_OK)
         s = rkv_step_end(w->cache, NULL, w->stream);
     if (s == RKV_OK && w->setup.waits)

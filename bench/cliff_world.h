@@ -63,6 +63,7 @@ typedef struct cliff_setup {
     uint64_t ring_bytes, copy_bytes; /* 0: as the library chooses for the full size */
     uint64_t most_tail_tiles; /* per streaming site */
     uint32_t window_tiles;    /* of a streaming KV layer */
+    bool graphs;              /* a decode step's attends and its own work are one graph */
     bool waits;               /* the host waits for each step before it begins the next, as to sample */
 } cliff_setup;
 

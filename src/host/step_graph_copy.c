@@ -11,6 +11,7 @@
  *   roots    the items behind them, as far as the first lap goes
  *   then     the others, each when the launches that read its slots are through
  *   end      the first n_ahead items again, where the graph ends with the last site
+ *            (step_graph_ahead.c: how many)
  */
 #include "step_types.h"
 
@@ -57,59 +58,6 @@ static uint32_t first_item(const rkv_cache *h, uint32_t site)
     return site < h->cfg.n_sites ? h->plan.sites[site].list0 : h->ring.n_list;
 }
 
-/* Compute from the site's attention to the next one, by the hints; 0: unknown. */
-static uint64_t gap_ns(const rkv_cache *h, uint32_t site)
-{
-    const uint64_t gap = h->cfg.sites[site].gap_ns;
-    return gap ? gap : h->cfg.step_ns / h->cfg.n_sites;
-}
-
-/* When the launch is through, without a wait for copies. */
-static uint64_t launch_ns(const rkv_cache *h, uint64_t number)
-{
-    uint64_t ns = 0;
-    for (uint32_t i = 0; i < h->cfg.n_sites && h->plan.sites[i].number0 + h->plan.sites[i].n_launches <= number; i++)
-        ns += gap_ns(h, i);
-    return ns;
-}
-
-/* Where the link is what the step waits for, the first lap is filled but for what
- * crosses before the first launch that reads it: with all of it full, the link
- * would rest until then, and with less of it, at the graph's end. */
-static uint32_t leaving_first_gap(const rkv_cache *h, double link)
-{
-    const rkvi_ring *r = &h->capture.ring;
-    double lap = 0, ahead = 0, gap_bytes = link * (double)launch_ns(h, r->items[0].launch - 1);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_list && r->items[i].at < r->bytes; i++)
-        lap += (double)r->items[i].bytes;
-    for (; r->n_list + n < r->n_items; n++) {
-        ahead += (double)r->items[r->n_list + n].bytes;
-        if (ahead > lap - gap_bytes)
-            break;
-    }
-    return n;
-}
-
-/* Of the items laid out behind the list, those that cross in the time left. */
-static uint32_t fitting(const rkv_cache *h, uint64_t step_ns)
-{
-    const rkvi_ring *r = &h->capture.ring;
-    const double link = (double)h->cfg.link_bytes_per_s * 1e-9;
-    double at_ns = (double)h->plan.list_bytes / link; /* the list itself is over */
-    uint32_t n = 0;
-    if (at_ns >= (double)step_ns)
-        return leaving_first_gap(h, link);
-    for (; r->n_list + n < r->n_items; n++) {
-        const rkvi_ring_item *it = &r->items[r->n_list + n];
-        const double free_ns = (double)launch_ns(h, it->dep);
-        at_ns = (at_ns > free_ns ? at_ns : free_ns) + (double)it->bytes / link;
-        if (at_ns > (double)step_ns)
-            break;
-    }
-    return n;
-}
-
 /* What is copied ahead at the end.  Without hints: half a ring at most, in slots
  * that are free by three quarters of the step. */
 static void lay_out(rkv_cache *h)
@@ -120,7 +68,7 @@ static void lay_out(rkv_cache *h)
     uint64_t last = end->number0 + end->n_launches - 1, bytes = 0, step_ns = 0;
     uint32_t n_ahead = n;
     for (uint32_t i = 0; i < n_sites; i++)
-        step_ns += gap_ns(h, i);
+        step_ns += rkvi_capture_gap_ns(h, i);
     const bool has_hints = step_ns && h->cfg.link_bytes_per_s;
     if (!has_hints) {
         last = late < n_sites ? h->plan.sites[late].number0 - 1 : 0;
@@ -130,7 +78,7 @@ static void lay_out(rkv_cache *h)
     memcpy(rkvi_ring_new_items(&c->ring), h->ring.items, n * sizeof *h->ring.items);
     rkvi_ring_cycle(&c->ring, n, n_ahead, last);
     if (has_hints) {
-        n_ahead = fitting(h, step_ns);
+        n_ahead = rkvi_capture_choose_ahead(h);
         memcpy(rkvi_ring_new_items(&c->ring), h->ring.items, n * sizeof *h->ring.items);
         rkvi_ring_cycle(&c->ring, n, n_ahead, last);
     }

@@ -298,6 +298,14 @@ void rkvi_graph_list(rkv_cache *h);
  * follows on `stream`; and what the graph does to the ring is noted. */
 rkv_status rkvi_replay_ring(rkv_cache *h, const rkvi_step_graph *graph, void *stream);
 
+/* ---- step_graph_ahead.c: how much a graph copies ahead */
+
+/* Compute from the site's attention to the next one, by the hints; 0: unknown. */
+uint64_t rkvi_capture_gap_ns(const rkv_cache *h, uint32_t site);
+/* Of the items laid out behind the capture's list, with hints.  Leaves marks in the
+ * capture's ring, which is laid out anew then. */
+uint32_t rkvi_capture_choose_ahead(rkv_cache *h);
+
 /* ---- step_graph.c: captures and replays */
 
 rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c);
