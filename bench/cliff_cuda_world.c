@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#define GROW_ROWS CLIFF_ENGINE_ROWS
+#define GROW_ROWS 512u /* as in cliff_world.c; at most CLIFF_ENGINE_ROWS */
 #define EXTRA_CELLS 32u /* as in cliff_world.c: of the active tile, beyond the lag */
 #define STEPS_MAX 200u  /* so that no step at a point opens a tile */
 #define ALONE_STEPS 4u  /* with the GPU idle, for the host's time */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROW_ROWS 4096u
+#define GROW_ROWS 512u      /* few, so that the ring is as the rule for decode has it */
 #define EXTRA_CELLS 32u   /* of the active tile when the context has grown: beyond the lag */
 #define STEPS_MAX 200u    /* so that no measured step opens a tile */
 #define SITE_LAUNCHES 3   /* store, attend, merge: part of the compute */

@@ -27,16 +27,20 @@
 #define DIM 128u
 #define MOST_ROWS 8192u
 #define WARM 2u
-#define STEPS 7u
+#define STEPS 7u /* at most, and unless asked otherwise */
 #define MS 1e3
 
 typedef struct chunk {
     uint64_t cells; /* before the first measured one */
     uint32_t rows;
+    uint64_t ring_bytes; /* 0: the library's */
+    uint32_t steps;      /* measured */
 } chunk;
 
 typedef struct figures {
-    double resident_s, tail_s, link_bytes_per_s, streamed_bytes; /* the latter a step */
+    double resident_s, tail_s, link_bytes_per_s;
+    double streamed_bytes, launches; /* a step; the latter: more than a launch a site, for the ring */
+    uint64_t ring_bytes;
 } figures;
 
 typedef struct world {
@@ -80,8 +84,8 @@ static rkv_status make(const chunk *c, uint64_t resident, double link_bytes_per_
         sites[i] = (rkv_site_params){.struct_size = sizeof *sites, .kv_layer = i, .n_q_heads = Q_HEADS};
     }
     const rkv_cache_params p = {.struct_size = sizeof p, .kv_layers = layers, .sites = sites, .n_kv_layers = SITES,
-                                .n_sites = SITES, .capacity_cells = c->cells + (WARM + STEPS + 1) * (uint64_t)c->rows,
-                                .n_sequences = 1, .max_rows = MOST_ROWS,
+                                .n_sites = SITES, .capacity_cells = c->cells + (WARM + c->steps + 1) * (uint64_t)c->rows,
+                                .n_sequences = 1, .max_rows = MOST_ROWS, .ring_bytes = c->ring_bytes,
                                 .link_bytes_per_s = (uint64_t)link_bytes_per_s};
     return rkv_cache_create(&p, out);
 }
@@ -120,13 +124,14 @@ static bool grow(world *w, const chunk *c)
 }
 
 /* The median chunk; they are enqueued one after another, as prompts are. */
-static bool measure(world *w, const chunk *c, double *out_s, double *out_streamed)
+static bool measure(world *w, const chunk *c, double *out_s, figures *out)
 {
     rkv_cache_stats before = {.struct_size = sizeof before}, after = before;
+    rkv_cache_info info = {.struct_size = sizeof info};
     double s[STEPS];
     rkv_cache_stats_get(w->cache, &before);
     cudaEventRecord(w->ended[0], w->stream);
-    for (uint32_t i = 0; i < WARM + STEPS; i++) {
+    for (uint32_t i = 0; i < WARM + c->steps; i++) {
         if (!ok(append(w, c->rows, true), "a chunk"))
             return false;
         cudaEventRecord(w->ended[i + 1], w->stream);
@@ -134,27 +139,30 @@ static bool measure(world *w, const chunk *c, double *out_s, double *out_streame
     if (!cuda_ok(cudaStreamSynchronize(w->stream), "the chunks"))
         return false;
     rkv_cache_stats_get(w->cache, &after);
-    for (uint32_t i = 0; i < STEPS; i++) {
+    rkv_cache_info_get(w->cache, &info);
+    for (uint32_t i = 0; i < c->steps; i++) {
         float ms = 0;
         cudaEventElapsedTime(&ms, w->ended[WARM + i], w->ended[WARM + i + 1]);
         s[i] = (double)ms * 1e-3;
     }
-    qsort(s, STEPS, sizeof *s, by_value);
-    *out_s = s[STEPS / 2];
-    *out_streamed = (double)(after.streamed_bytes - before.streamed_bytes) / (WARM + STEPS);
+    qsort(s, c->steps, sizeof *s, by_value);
+    *out_s = s[c->steps / 2];
+    out->streamed_bytes = (double)(after.streamed_bytes - before.streamed_bytes) / (WARM + c->steps);
+    out->launches = (double)(after.extra_launches - before.extra_launches) / (WARM + c->steps);
+    out->ring_bytes = info.ring_bytes;
     return true;
 }
 
-static bool run_one(const chunk *c, uint64_t resident, double link_bytes_per_s, double *out_s, double *out_streamed)
+static bool run_one(const chunk *c, uint64_t resident, double *out_s, figures *out)
 {
     world *w = calloc(1, sizeof *w);
     const size_t bytes = (size_t)MOST_ROWS * Q_HEADS * DIM * 2;
-    bool good = w && ok(make(c, resident, link_bytes_per_s, &w->cache), "create") &&
+    bool good = w && ok(make(c, resident, out->link_bytes_per_s, &w->cache), "create") &&
                 cuda_ok(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking), "a stream") &&
                 cuda_ok(cudaMalloc(&w->rows, bytes), "device memory") && cudaMemset(w->rows, 0, bytes) == cudaSuccess;
     for (uint32_t i = 0; i <= WARM + STEPS && good; i++)
         good = cuda_ok(cudaEventCreate(&w->ended[i]), "an event");
-    good = good && grow(w, c) && measure(w, c, out_s, out_streamed);
+    good = good && grow(w, c) && measure(w, c, out_s, out);
     if (!w)
         return false;
     rkv_cache_destroy(w->cache);
@@ -174,8 +182,9 @@ static void print_line(const chunk *c, const figures *f, json *j)
 {
     const double link_s = f->streamed_bytes / f->link_bytes_per_s;
     const double bound_s = f->resident_s > link_s ? f->resident_s : link_s;
-    printf("%8llu %6u %11.3f %11.3f %10.1f %10.3f %10.3f %8.3f\n", (unsigned long long)c->cells, c->rows,
-           f->resident_s * MS, f->tail_s * MS, f->streamed_bytes * 1e-6, link_s * MS, bound_s * MS, f->tail_s / bound_s);
+    printf("%8llu %6u %11.3f %11.3f %10.1f %10.3f %10.3f %8.3f %8.1f %8.1f\n", (unsigned long long)c->cells, c->rows,
+           f->resident_s * MS, f->tail_s * MS, f->streamed_bytes * 1e-6, link_s * MS, bound_s * MS, f->tail_s / bound_s,
+           (double)f->ring_bytes * 1e-6, f->launches);
     fflush(stdout);
     if (!j->file)
         return;
@@ -186,44 +195,77 @@ static void print_line(const chunk *c, const figures *f, json *j)
     json_number(j, "tail_s", f->tail_s);
     json_number(j, "streamed_bytes", f->streamed_bytes);
     json_number(j, "link_s", link_s);
+    json_count(j, "ring_bytes", f->ring_bytes);
+    json_number(j, "extra_launches", f->launches);
     json_number(j, "over_bound", f->tail_s / bound_s);
     json_close(j, '}');
 }
 
-static bool run(json *j)
+static bool run_chunk(const chunk *c, figures *f, json *j)
 {
-    static const chunk all[] = {{32768, 512}, {32768, 2048}, {32768, 8192}, {131072, 512}, {131072, 2048}, {131072, 8192}};
+    if (!run_one(c, RKV_RESIDENT_ALL, &f->resident_s, f) || !run_one(c, c->cells / 4, &f->tail_s, f))
+        return false;
+    print_line(c, f, j);
+    return true;
+}
+
+/* All chunks, or the one that was asked for. */
+static bool run(const chunk *wanted, json *j)
+{
+    static const chunk all[] = {{32768, 512, 0, 0},  {32768, 2048, 0, 0},  {32768, 8192, 0, 0},
+                                {131072, 512, 0, 0}, {131072, 2048, 0, 0}, {131072, 8192, 0, 0}};
     figures f = {0};
-    double none;
     bool good = ok(cliff_cuda_link(1, &f.link_bytes_per_s), "plain copies");
     printf("prefill, %u sites of %u query heads on %u KV heads x %u, f16, three quarters in the tail; link %.2f GB/s\n"
-           "%8s %6s %11s %11s %10s %10s %10s %8s\n", SITES, Q_HEADS, KV_HEADS, DIM, f.link_bytes_per_s * 1e-9, "cells",
-           "rows", "resident ms", "tail ms", "tail MB", "link ms", "bound ms", "/bound");
+           "%8s %6s %11s %11s %10s %10s %10s %8s %8s %8s\n", SITES, Q_HEADS, KV_HEADS, DIM, f.link_bytes_per_s * 1e-9,
+           "cells", "rows", "resident ms", "tail ms", "tail MB", "link ms", "bound ms", "/bound", "ring MB", "+launch");
     if (j->file)
         json_open(j, "chunks", '[');
     for (size_t i = 0; i < sizeof all / sizeof *all && good; i++) {
-        good = run_one(&all[i], RKV_RESIDENT_ALL, f.link_bytes_per_s, &f.resident_s, &none) &&
-               run_one(&all[i], all[i].cells / 4, f.link_bytes_per_s, &f.tail_s, &f.streamed_bytes);
-        if (good)
-            print_line(&all[i], &f, j);
+        chunk c = all[i];
+        c.ring_bytes = wanted->ring_bytes;
+        c.steps = wanted->steps;
+        if ((wanted->cells && wanted->cells != c.cells) || (wanted->rows && wanted->rows != c.rows))
+            continue;
+        good = run_chunk(&c, &f, j);
     }
     if (j->file)
         json_close(j, ']');
     return good;
 }
 
+static int usage(void)
+{
+    fprintf(stderr, "rollkv-bench prefill [--cells 32768|131072] [--rows 512|2048|8192] [--ring-mb MB] [--steps 1..7] "
+                    "[--json FILE]\n");
+    return 2;
+}
+
 int prefill_main(int argc, char **argv)
 {
     json j = {0};
+    chunk wanted = {.steps = STEPS};
+    const char *file = NULL;
     int n = 0;
-    if (argc == 3 && strcmp(argv[1], "--json") == 0) {
-        j.file = fopen(argv[2], "w");
-    } else if (argc != 1) {
-        fprintf(stderr, "rollkv-bench prefill [--json FILE]\n");
-        return 2;
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (value && strcmp(argv[i], "--json") == 0)
+            file = value;
+        else if (value && strcmp(argv[i], "--cells") == 0)
+            wanted.cells = strtoull(value, NULL, 10);
+        else if (value && strcmp(argv[i], "--rows") == 0)
+            wanted.rows = (uint32_t)strtoul(value, NULL, 10);
+        else if (value && strcmp(argv[i], "--ring-mb") == 0)
+            wanted.ring_bytes = strtoull(value, NULL, 10) * 1000000;
+        else if (value && strcmp(argv[i], "--steps") == 0)
+            wanted.steps = (uint32_t)strtoul(value, NULL, 10);
+        else
+            return usage();
     }
-    if (argc == 3 && !j.file) {
-        fprintf(stderr, "rollkv-bench: '%s' can't be written\n", argv[2]);
+    if (wanted.steps == 0 || wanted.steps > STEPS)
+        return usage();
+    if (file && !(j.file = fopen(file, "w"))) {
+        fprintf(stderr, "rollkv-bench: '%s' can't be written\n", file);
         return 2;
     }
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
@@ -235,7 +277,7 @@ int prefill_main(int argc, char **argv)
         json_string(&j, "bench", "prefill");
         json_string(&j, "commit", BENCH_COMMIT);
     }
-    const bool good = run(&j);
+    const bool good = run(&wanted, &j);
     if (j.file) {
         json_close(&j, '}');
         fclose(j.file);

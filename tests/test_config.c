@@ -205,6 +205,14 @@ static void test_ring(void **state)
     assert_int_equal(cfg.ring_bytes, 64 * MIB);
     assert_int_equal(cfg.copy_bytes, 16 * MIB);
     rkvi_config_free(&cfg);
+    s.params.copy_bytes = MIB;
+    for (uint32_t rows = 1023; rows <= 1024; rows++) { /* long chunks: four launches of 64 tile-layers */
+        s.params.max_rows = rows;
+        assert_init(&s, &cfg);
+        assert_int_equal(cfg.ring_bytes, rows == 1024 ? 4 * 64 * 131072 : 4 * MIB);
+        rkvi_config_free(&cfg);
+    }
+    s.params.copy_bytes = s.params.max_rows = 0;
     s.params.device_limit_bytes = 100 * MIB; /* never more than a quarter */
     assert_int_equal(init(&s, &cfg, &fit), RKV_OK);
     assert_int_equal(cfg.ring_bytes, 25 * MIB);

@@ -5,7 +5,8 @@
  * The rule: to keep the link busy, the ring holds what crosses during the
  * longest gap between two sites that read a tail, the step's edge included,
  * and two copy groups (one that is being read, one that is arriving).  Without
- * hints: four copy groups.
+ * hints: four copy groups.  Where steps may have long chunks of a prompt, no less
+ * than four launches of prefill read.
  */
 #include "config_internal.h"
 
@@ -15,6 +16,12 @@
 /* On a slower link smaller copies reach full speed, and what comes behind one,
  * a step's tables above all, waits no longer. */
 #define COPY_NS 320000u
+/* Chunks so long may take longer than their tail's copies; then it counts that each
+ * launch takes up the states of all rows and puts them down, as long as 600 cells take
+ * (H200): 4 % of what a quarter of the ring holds (plan.c). */
+#define CHUNK_ROWS 1024u
+#define CHUNK_LAUNCHES 4u
+#define CHUNK_LAUNCH_CELLS 16384u
 #define SLOTS_MAX (((uint64_t)1 << 30) - 2) /* rkvi_ring_init keeps two more */
 #define MIB ((uint64_t)1 << 20)
 #define NS_PER_S 1000000000u
@@ -109,11 +116,23 @@ static uint64_t default_copy(const rkvi_config *cfg)
     return bytes && bytes < COPY_DEFAULT ? bytes : COPY_DEFAULT;
 }
 
+/* So many cells of the largest KV layer.  A window may be worth more than these. */
+static uint64_t prefill_bytes(const rkvi_config *cfg)
+{
+    uint64_t bytes;
+    const uint64_t tiles = rkvi_div_up(CHUNK_LAUNCH_CELLS, cfg->tile_cells), most = cfg->device_limit_bytes / 16;
+    if (!rkvi_mul(CHUNK_LAUNCHES * tiles, cfg->largest_tile_layer_bytes, &bytes) || bytes > most)
+        return most;
+    return bytes;
+}
+
 static uint64_t choose_ring(const rkvi_config *cfg, uint64_t copy_bytes, uint64_t list_bytes)
 {
     const uint64_t largest = cfg->largest_tile_layer_bytes;
     uint64_t ring =
         cfg->ring_rule_bytes ? cfg->ring_rule_bytes : add_up(2 * copy_bytes, 2 * copy_bytes);
+    if (cfg->max_rows >= CHUNK_ROWS)
+        ring = larger(ring, prefill_bytes(cfg));
     if (ring > list_bytes)
         ring = list_bytes; /* more would stay empty */
     if (ring < 2 * largest)

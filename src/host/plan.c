@@ -186,14 +186,34 @@ static uint32_t site_items(const rkvi_plan *p, const rkvi_plan_view *v, uint32_t
     return n;
 }
 
+static bool has_prefill(const rkvi_batch *b)
+{
+    for (uint32_t e = 0; e < b->n_entries; e++)
+        if (b->entries[e].is_prefill)
+            return true;
+    return false;
+}
+
+/* Most bytes that a launch reads of a site whose tail is n tile-layers.  Where one
+ * may not read it all, a launch waits for less, and gives back slots sooner, the less
+ * it reads.  But each takes up prefill's states and puts them down: so with those it
+ * is a quarter of the ring, if that is more, and launches are alike. */
+static uint64_t launch_limit(const rkvi_plan_view *v, uint64_t n, uint64_t tile_layer_bytes)
+{
+    const uint64_t quarter = v->launch_bytes / 2, most = quarter / tile_layer_bytes;
+    if (n <= v->launch_bytes / tile_layer_bytes)
+        return n * tile_layer_bytes;
+    if (most == 0 || quarter <= v->group_bytes || !has_prefill(v->batch))
+        return v->launch_bytes ? v->group_bytes : 0;
+    return rkvi_div_up(n, rkvi_div_up(n, most)) * tile_layer_bytes;
+}
+
 /* Cuts the site's items into launches; returns how many launches. */
 static uint32_t cut_launches(const rkvi_plan_view *v, rkvi_ring_item *items, uint32_t n, uint64_t number)
 {
-    uint64_t total = 0, in_group = 0;
+    const uint64_t limit = n ? launch_limit(v, n, items[0].bytes) : 0;
+    uint64_t in_group = 0;
     uint32_t launch = 0;
-    for (uint32_t i = 0; i < n; i++)
-        total += items[i].bytes;
-    const uint64_t limit = total <= v->launch_bytes ? total : v->launch_bytes ? v->group_bytes : 0;
     for (uint32_t i = 0; i < n; i++) {
         if (in_group && in_group + items[i].bytes > limit) {
             launch++;

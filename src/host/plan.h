@@ -8,7 +8,7 @@
  *   rkvi_plan_tables   the step's device tables, written into a mirror
  *
  * A site runs one launch if its tail fits half the ring, else one per group of
- * tile-layers; the first launch takes what lies on the device as well.  Each
+ * tile-layers (in steps with prefill, per quarter of the ring); the first launch takes what lies on the device as well.  Each
  * launch is cut into about target_runs work items, whatever its size.  Merges
  * between launches make room for partials where there is none left.  Where that
  * does not suffice, device leaves between those of the tail are computed in
