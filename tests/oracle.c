@@ -4,6 +4,8 @@
  */
 #include "oracle.h"
 
+#include "step_types.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -117,11 +119,35 @@ static void any_entry(oracle *o, any_batch *b, uint32_t seq)
 
 static void any_step(oracle *o, any_batch *b)
 {
+    const uint32_t active = o->spilled.model.params.active_sequences, most = active ? active : SEQS;
     const uint32_t first = oracle_below(o, SEQS), some = one_in(o, 2) ? 1 : 2;
     b->n = 0;
-    for (uint32_t i = 0; i < SEQS; i++)
+    for (uint32_t i = 0; i < SEQS && b->n < most; i++)
         if (some == 1 || oracle_below(o, 2) || (i + 1 == SEQS && b->n == 0))
             any_entry(o, b, (first + i) % SEQS);
+}
+
+bool oracle_lacks_places(oracle *o, rkv_status s, const fx_entry *entries, uint32_t n)
+{
+    const rkvi_cache *c = &o->spilled.cache->cache;
+    const uint32_t keep = oracle_below(o, SEQS);
+    uint32_t active = 0;
+    if (s != RKV_E_DEVICE_LIMIT)
+        return false;
+    for (uint32_t q = 0; q < SEQS; q++) {
+        bool is_active = c->seqs[q].n_tiles && !c->parked[q];
+        for (uint32_t e = 0; e < n; e++)
+            is_active = is_active || entries[e].seq == q;
+        active += is_active;
+    }
+    if (active <= c->cfg->active_sequences)
+        fail_msg("%s: %u of %u active sequences: %s", o->last, active, c->cfg->active_sequences, rkv_error_message());
+    for (uint32_t q = 0; q < SEQS; q++) {
+        const rkv_status parked = q == keep ? RKV_OK : rkv_sequence_park(o->spilled.cache, q);
+        assert_true(parked == RKV_OK || parked == RKV_E_HOST_LIMIT);
+    }
+    o->n_no_place++;
+    return true;
 }
 
 /* Both caches take the same steps; check foretells what begin says. */
@@ -133,6 +159,8 @@ static void run_step(oracle *o)
              b.e[0].seq);
     const rkv_status want = fx_check(&o->spilled, b.e, b.n);
     const rkv_status s = fx_try_step(&o->spilled, b.e, b.n);
+    if (oracle_lacks_places(o, s, b.e, b.n))
+        return;
     if (s != want)
         fail_msg("check said %d, begin %d: %s", want, s, rkv_error_message());
     assert_int_equal(fx_try_step(&o->resident, b.e, b.n), s);
@@ -154,7 +182,8 @@ static void run_abort(oracle *o)
     any_step(o, &b);
     const uint32_t sites = oracle_below(o, o->spilled.model.n_sites + 1);
     snprintf(o->last, sizeof o->last, "a step of %u entries aborted after %u sites", b.n, sites);
-    if (fx_begin(&o->spilled, b.e, b.n) != RKV_OK)
+    const rkv_status s = fx_begin(&o->spilled, b.e, b.n);
+    if (oracle_lacks_places(o, s, b.e, b.n) || s != RKV_OK)
         return;
     for (uint32_t i = 0; i < sites; i++)
         fx_ok(fx_attend(&o->spilled, i), "attend");
@@ -227,8 +256,10 @@ static void run_park(oracle *o)
 static void run_fetch(oracle *o)
 {
     const uint32_t seq = oracle_below(o, SEQS);
-    fx_fetch(&o->spilled, seq);
-    snprintf(o->last, sizeof o->last, "fetch(%u)", seq);
+    const fx_entry e = {.seq = seq};
+    const rkv_status s = rkv_sequence_fetch(o->spilled.cache, seq);
+    snprintf(o->last, sizeof o->last, "fetch(%u): %d", seq, s);
+    assert_true(oracle_lacks_places(o, s, &e, 1) || s == RKV_OK);
 }
 
 static void run_set_residency(oracle *o)
@@ -291,6 +322,7 @@ static fx_model any_model(oracle *o, fx_executor executor)
     fx_add_site(&m, first, 2);
     m.sinks[1] = true;
     m.params.n_sequences = SEQS;
+    m.params.active_sequences = one_in(o, 3) ? 1 + oracle_below(o, SEQS) : 0;
     m.params.max_rows = SEQS * 64;
     m.params.draft_rows = oracle_below(o, 2) ? 4 : oracle_below(o, 40) + 1;
     m.params.ring_bytes = (40 + oracle_below(o, 100)) << 10;
@@ -353,12 +385,12 @@ void oracle_run(uint64_t seed, fx_executor executor, uint32_t n)
         do_one(&o);
     const rkv_cache_stats s = fx_stats(&o.spilled);
     print_message("seed %llu, executor %d: %llu steps, %llu refused, %llu bytes streamed, %llu brought back, %llu "
-                  "copied as shared, %llu promoted, %llu own entries, %llu refused by a mask\n",
+                  "copied as shared, %llu promoted, %llu own entries, %llu refused by a mask, %llu for want of a place\n",
                   (unsigned long long)seed, executor, (unsigned long long)o.n_steps,
                   (unsigned long long)o.n_refused, (unsigned long long)s.streamed_bytes,
                   (unsigned long long)s.brought_back_bytes, (unsigned long long)s.shared_copy_bytes,
                   (unsigned long long)s.promoted_bytes, (unsigned long long)s.own_entries,
-                  (unsigned long long)o.n_unseen);
+                  (unsigned long long)o.n_unseen, (unsigned long long)o.n_no_place);
     check_errors(&o.errors);
     fx_check_empty(&o.spilled);
     fx_close(&o.spilled);

@@ -25,7 +25,7 @@ typedef struct oracle {
     uint64_t random; /* state */
     uint64_t next_tag;
     fx_errors errors;
-    uint64_t n_refused, n_steps, n_done, n_unseen;
+    uint64_t n_refused, n_steps, n_done, n_unseen, n_no_place;
     bool is_rotated; /* K hold positions: rows of shifted cells are not compared with f64 */
     char last[96];   /* what was done last, for the message of a failure */
 } oracle;
@@ -44,6 +44,10 @@ int64_t oracle_any_position(oracle *o, uint32_t seq);
 /* The same in both caches and in the record; each asserts that both agree. */
 void oracle_remove(oracle *o, uint32_t seq, int64_t from, int64_t to);
 void oracle_append_from(oracle *o, uint32_t dst, uint32_t src, int64_t from, int64_t to);
+
+/* A begin or fetch found no device place: true, and all sequences but one are parked.
+ * Fails the test where no more than active_sequences were not. */
+bool oracle_lacks_places(oracle *o, rkv_status s, const fx_entry *entries, uint32_t n);
 
 /* Operations of oracle_more.c. */
 void oracle_shift(oracle *o);

@@ -31,6 +31,7 @@ MAKE(no_sites, s->params.n_sites = 0)
 MAKE(sites_null, s->params.sites = NULL)
 MAKE(sites_wrapped, s->params.n_sites = (uint32_t)-2)
 MAKE(sequences_wrapped, s->params.n_sequences = (uint32_t)-1)
+MAKE(more_active, s->params.active_sequences = 2)
 MAKE(rows_wrapped, s->params.max_rows = (uint32_t)-1)
 MAKE(tile_odd, s->params.tile_cells = 48)
 MAKE(tile_small, s->params.tile_cells = 8)
@@ -103,6 +104,7 @@ static const mistake mistakes[] = {
     {sites_null, RKV_E_ARGUMENT, "sites is NULL"},
     {sites_wrapped, RKV_E_ARGUMENT, "n_sites is 4294967294"},
     {sequences_wrapped, RKV_E_ARGUMENT, "n_sequences is 4294967295"},
+    {more_active, RKV_E_ARGUMENT, "active_sequences is 2; it must be from 1 to 1"},
     {rows_wrapped, RKV_E_ARGUMENT, "max_rows is 4294967295"},
     {tile_odd, RKV_E_ARGUMENT, "power of two"},
     {tile_small, RKV_E_ARGUMENT, "tile_cells is 8"},

@@ -215,18 +215,31 @@ static void test_cost(void **state)
     fx_close(&w);
 }
 
-/* A hundred idle sequences beside two active ones. */
+/* A hundred idle sequences beside two active ones, whose room on the device is that of two. */
 static void test_hundred(void **state)
 {
     (void)state;
     enum { N = 102, CELLS = 40 };
-    fx w;
+    fx w, two;
     fx_model m = fx_model_make(T, 0, N * CELLS);
     fx_add_layer(&m, 1, 64, 64, 6 * T); /* a window for two */
     fx_add_layer(&m, 2, 80, 80, 6 * T);
-    m.params.n_sequences = N;
+    m.params.n_sequences = 2;
     m.params.max_rows = 64;
+    fx_open(&two, &m);
+    m.params.n_sequences = N;
+    m.params.active_sequences = 2;
+    m.executor = FX_CHECK;
     fx_open(&w, &m);
+    rkv_cache_info of_two = {.struct_size = sizeof of_two}, info = {.struct_size = sizeof info};
+    fx_ok(rkv_cache_info_get(two.cache, &of_two), "info");
+    fx_ok(rkv_cache_info_get(w.cache, &info), "info");
+    fx_close(&two);
+    assert_int_equal(of_two.active_sequences, 2);
+    assert_int_equal(info.active_sequences, 2);
+    assert_int_equal(info.device_window_bytes, of_two.device_window_bytes);
+    assert_int_equal(info.device_active_bytes, of_two.device_active_bytes);
+    assert_true(info.device_active_bytes > 0);
     for (uint32_t q = 2; q < N; q++) {
         fx_append(&w, q, CELLS - 2, RKV_REGIME_PREFILL, 1000 * q);
         fx_append(&w, q, 1, RKV_REGIME_DECODE, 1000 * q + 100);
@@ -252,11 +265,98 @@ static void test_hundred(void **state)
     fx_close(&w);
 }
 
+/* More than active_sequences go on while there are places; then begin and fetch say
+ * what to do, and nothing has changed. */
+static void test_active(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    fx w;
+    fx_model m = fx_model_make(T, 0, N * 4 * T);
+    fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_NONE);
+    m.params.n_sequences = N;
+    m.params.active_sequences = 2;
+    m.params.draft_rows = RKV_DRAFT_NONE; /* 3 places a sequence */
+    m.executor = FX_CHECK;
+    fx_open(&w, &m);
+    uint32_t n = 0;
+    rkv_status s = RKV_OK;
+    for (; n < N && s == RKV_OK; n += s == RKV_OK) {
+        const fx_entry e = {.seq = n, .rows = 5, .tag = 100 * n};
+        s = fx_try_step(&w, &e, 1);
+    }
+    assert_int_equal(n, 6);
+    assert_int_equal(s, RKV_E_DEVICE_LIMIT);
+    assert_non_null(strstr(rkv_error_message(), "no device place left of 6"));
+    assert_non_null(strstr(rkv_error_message(), "rkv_sequence_park"));
+    assert_non_null(strstr(rkv_error_message(), "active_sequences (2)"));
+    check_books(&w);
+    assert_int_equal(fx_stats(&w).used_tiles, 6);
+    fx_park(&w, 3);
+    fx_append(&w, 6, 5, RKV_REGIME_DECODE, 600);
+    assert_int_equal(rkv_sequence_fetch(w.cache, 3), RKV_E_DEVICE_LIMIT);
+    const fx_entry e[] = {{.seq = 3, .rows = 1, .tag = 900}, {.seq = 0, .rows = 1, .tag = 901}, {.seq = 1, .rows = 1}};
+    assert_int_equal(fx_try_step(&w, e, 1), RKV_E_DEVICE_LIMIT);
+    assert_int_equal(fx_stats(&w).parked_sequences, 1); /* as before */
+    check_parked(&w, 3);
+    check_books(&w);
+    assert_int_equal(fx_check(&w, e, 3), RKV_E_BATCH);
+    assert_int_equal(fx_try_step(&w, e, 3), RKV_E_BATCH);
+    assert_non_null(strstr(rkv_error_message(), "3 entries, a step at most active_sequences, 2"));
+    fx_park(&w, 6);
+    fx_step(&w, e, 2);
+    for (uint32_t q = 0; q < 7; q++) {
+        fx_park(&w, (q + 6) % 7);
+        fx_compare_fresh(&w, q, 1);
+    }
+    fx_check_empty(&w);
+    fx_close(&w);
+}
+
 static void fork(fx *w, uint32_t dst, uint32_t src)
 {
     fx_ok(rkv_sequence_fork(w->cache, dst, src), "fork");
     w->n_cells[dst] = w->n_cells[src];
     memcpy(w->cells[dst], w->cells[src], w->n_cells[src] * sizeof(fx_cell));
+}
+
+/* Parked forks of a document that goes on, then is cleared: what it had kept on the device
+ * leaves, and what a parked sequence ends with does not keep a tile there. */
+static void test_let_go(void **state)
+{
+    (void)state;
+    fx w;
+    fx_model m = fx_model_make(T, 0, 300);
+    fx_add_layer(&m, 2, 64, 64, RKV_RESIDENT_NONE);
+    m.params.n_sequences = SEQS;
+    m.params.draft_rows = 4;
+    m.executor = FX_CHECK;
+    fx_open(&w, &m);
+    fx_append(&w, 0, 3 * T + 5, RKV_REGIME_PREFILL, 1);
+    fork(&w, 1, 0);
+    fork(&w, 2, 0);
+    fx_park(&w, 1);
+    fx_park(&w, 2);
+    for (uint32_t i = 0; i < 2 * T; i++) /* in the shared tile, and beyond it */
+        fx_append(&w, 0, 1, RKV_REGIME_DECODE, 100 + i);
+    check_parked(&w, 1);
+    fork(&w, 3, 0);
+    fx_park(&w, 3);
+    fx_clear(&w, 0);
+    assert_true(fx_stats(&w).used_device_places > 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        fx_append(&w, 0, 1, RKV_REGIME_DECODE, 400 + i);
+        check_books(&w);
+    }
+    assert_int_equal(fx_stats(&w).used_device_places, 1);
+    assert_int_equal(fx_stats(&w).parked_sequences, 3);
+    for (uint32_t q = 1; q < SEQS; q++) {
+        check_parked(&w, q);
+        fx_append(&w, q, 2, RKV_REGIME_DECODE, 500 * q);
+        fx_compare_fresh(&w, q, 2);
+    }
+    fx_check_empty(&w);
+    fx_close(&w);
 }
 
 /* What an active sequence shares stays; when all that have it are parked, it goes. */
@@ -381,7 +481,9 @@ int main(void)
         cmocka_unit_test(test_fetched_alone),
         cmocka_unit_test(test_cost),
         cmocka_unit_test(test_hundred),
+        cmocka_unit_test(test_active),
         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_let_go),
         cmocka_unit_test(test_no_host_room),
         cmocka_unit_test(test_failed_calls),
     };

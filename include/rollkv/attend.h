@@ -55,7 +55,7 @@ typedef struct rkv_batch_entry {
 
 typedef struct rkv_batch {
     uint32_t struct_size;
-    uint32_t n_entries; /* at most n_sequences, each sequence once */
+    uint32_t n_entries; /* at most active_sequences, each sequence once */
     const rkv_batch_entry *entries;
 } rkv_batch;
 #define RKV_BATCH_INIT {.struct_size = sizeof(rkv_batch)}
@@ -66,7 +66,8 @@ typedef struct rkv_batch {
  * RKV_E_BATCH, RKV_E_SEQUENCE, RKV_E_UNSUPPORTED, RKV_E_ARGUMENT.  Memory of
  * the host and device calls are not tried, nor the room for partials where
  * sequences share tiles (many rows each, over a long shared tail).
- * A token tree counts as if all of it had been accepted.
+ * A token tree counts as if all of it had been accepted.  Nor are device places,
+ * which can lack where more than active_sequences are not parked.
  * Errors besides: RKV_E_STATE (a step is open), RKV_E_HOST_MEMORY. */
 RKV_API rkv_status rkv_cache_check(const rkv_cache *cache, const rkv_batch *batches, uint32_t n_batches);
 

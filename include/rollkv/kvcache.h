@@ -135,6 +135,8 @@ typedef struct rkv_cache_info {
     uint64_t cpu_wait_ns;
     uint32_t cpu_is_chosen;          /* 1: by these; 0: given, or none */
     uint32_t reserved2;
+    uint32_t active_sequences;
+    uint32_t reserved3;
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 

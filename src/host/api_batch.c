@@ -179,6 +179,11 @@ rkv_status rkvi_api_batch(const rkvi_api_batch_source *source, const rkv_batch *
     if (b.n_entries > source->cfg->n_sequences)
         return rkvi_fail(RKV_E_BATCH, "the batch has %u entries, but there are %u sequences, each once",
                          b.n_entries, source->cfg->n_sequences);
+    if (b.n_entries > source->cfg->active_sequences)
+        return rkvi_fail(RKV_E_BATCH,
+                         "the batch has %u entries, a step at most active_sequences, %u; make several batches of it, or "
+                         "create the cache with more active_sequences",
+                         b.n_entries, source->cfg->active_sequences);
     for (uint32_t i = 0; i < b.n_entries && s == RKV_OK; i++) {
         rkv_batch_entry e;
         s = rkvi_copy_in_at(&entry_spec, b.entries, i, &e);

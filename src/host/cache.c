@@ -21,6 +21,22 @@ static void enter(rkvi_cache *c, uint64_t step)
     c->n_leaving = kept;
 }
 
+/* Before anything grows: tiles that a parked sequence ends with may leave. */
+static void unpark(rkvi_cache *c, const rkvi_batch *batch)
+{
+    for (uint32_t e = 0; e < batch->n_entries; e++) {
+        const uint32_t q = batch->entries[e].sequence;
+        c->check[q].was_parked = c->parked[q];
+        c->parked[q] = false;
+    }
+}
+
+void rkvi_cache_repark(rkvi_cache *c, const rkvi_batch *batch)
+{
+    for (uint32_t e = 0; e < batch->n_entries; e++)
+        c->parked[batch->entries[e].sequence] = c->check[batch->entries[e].sequence].was_parked;
+}
+
 rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_waited)
 {
     *out_waited = false;
@@ -34,17 +50,17 @@ rkv_status rkvi_cache_begin(rkvi_cache *c, const rkvi_batch *batch, bool *out_wa
         c->layers[l].store_out = c->layers[l].store_in = 0;
         c->layers[l].n_transit = 0;
     }
+    unpark(c, batch);
     uint32_t e = 0;
     for (; e < batch->n_entries && s == RKV_OK; e++)
         s = rkvi_cache_grow(c, batch, e, out_waited);
     if (s == RKV_OK)
         s = rkvi_cache_decide_others(c, out_waited);
     if (s == RKV_OK) {
-        for (e = 0; e < batch->n_entries; e++)
-            c->parked[batch->entries[e].sequence] = false;
         c->step++;
         return RKV_OK;
     }
+    rkvi_cache_repark(c, batch);
     rkvi_batch begun = *batch;
     begun.n_entries = e;
     c->step++;

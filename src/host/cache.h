@@ -81,6 +81,7 @@ typedef struct rkvi_cache_end_of {
     uint32_t fill;
     uint32_t tile; /* partly filled and shared; else UINT32_MAX */
     bool goes_on;  /* in that tile */
+    bool was_parked; /* before the begin that has it in its batch */
     uint64_t tiles;
     uint64_t leaves[RKVI_LEAF_CLASSES_MAX];
 } rkvi_cache_end_of;
@@ -149,6 +150,8 @@ rkv_status rkvi_cache_promote(rkvi_cache *c, const rkvi_ring_item *items, uint32
 /* Takes back what begin did, but for moves that are done: their copies are in
  * flight, and good. */
 void rkvi_cache_undo(rkvi_cache *c, const rkvi_batch *batch);
+/* A begin that failed: its sequences are parked as before it. */
+void rkvi_cache_repark(rkvi_cache *c, const rkvi_batch *batch);
 /* The step ended: moves that were done or wait for nothing are final. */
 void rkvi_cache_end(rkvi_cache *c);
 /* A LEAVE move's copy-out is enqueued (out_mark 0: none was needed). */

@@ -107,14 +107,14 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
     return s;
 }
 
-/* Does another sequence store its next cell into this tile? */
+/* Does another sequence store its next cell into this tile?  For a parked one it is brought back. */
 static bool is_active_of_another(const rkvi_cache *c, const rkvi_seq *seq, uint32_t tile)
 {
     if (c->tiles.tiles[tile].refs == 1)
         return false;
     for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
         const rkvi_seq *s = &c->seqs[i];
-        if (s != seq && s->n_tiles && s->tiles[s->n_tiles - 1] == tile && rkvi_seq_last_fill(s) < c->cfg->tile_cells)
+        if (s != seq && !c->parked[i] && s->n_tiles && s->tiles[s->n_tiles - 1] == tile && rkvi_seq_last_fill(s) < c->cfg->tile_cells)
             return true;
     }
     return false;
@@ -255,9 +255,23 @@ static void append(rkvi_cache *c, growth *g, const rkvi_batch *b, uint32_t e)
     note_stored(c, seq, g->joined == UINT32_MAX ? g->old_tiles : g->old_tiles - 1);
 }
 
-static rkv_status grow_all_layers(rkvi_cache *c, growth *g)
+/* A parked sequence's tiles that others kept on the device when it was parked: once
+ * those have let go, all leave. */
+static bool only_parked_have(const rkvi_cache *c, const rkvi_seq *seq)
 {
-    g->due_tiles = due_tiles(c, g->seq);
+    for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
+        const rkvi_seq *s = &c->seqs[i];
+        for (uint32_t t = 0; t < s->n_tiles && !c->parked[i]; t++)
+            for (uint32_t own = seq->first_open; own < seq->n_tiles; own++)
+                if (seq->tiles[own] == s->tiles[t])
+                    return false;
+    }
+    return true;
+}
+
+static rkv_status grow_all_layers(rkvi_cache *c, growth *g, bool is_parked)
+{
+    g->due_tiles = is_parked && only_parked_have(c, g->seq) ? g->seq->n_tiles : due_tiles(c, g->seq);
     find_active(c, g);
     for (uint32_t layer = 0; layer < c->cfg->n_layers; layer++) {
         rkv_status s = grow_layer(c, g, layer);
@@ -284,7 +298,7 @@ rkv_status rkvi_cache_grow(rkvi_cache *c, const rkvi_batch *b, uint32_t e, bool 
     c->joined[e] = UINT32_MAX;
     if (g.entry->n_new)
         append(c, &g, b, e);
-    return grow_all_layers(c, &g);
+    return grow_all_layers(c, &g, false);
 }
 
 rkv_status rkvi_cache_decide_others(rkvi_cache *c, bool *waited)
@@ -296,7 +310,7 @@ rkv_status rkvi_cache_decide_others(rkvi_cache *c, bool *waited)
     for (uint32_t i = 0; i < c->cfg->n_sequences && s == RKV_OK; i++) {
         growth g = growth_of(c, i, waited);
         if (g.seq->first_open < g.seq->n_tiles)
-            s = grow_all_layers(c, &g);
+            s = grow_all_layers(c, &g, c->parked[i]);
     }
     return s;
 }

@@ -166,9 +166,9 @@ rkv_status rkvi_cache_take_device(rkvi_cache *c, uint32_t layer, uint32_t *out_p
     if (*out_place != RKVI_NO_PLACE)
         return RKV_OK;
     return rkvi_fail(RKV_E_DEVICE_LIMIT,
-                     "KV layer %u has no device place left of %u; begin fewer rows a step, or create the cache "
-                     "with more resident_cells",
-                     layer, c->layers[layer].device.max_places);
+                     "KV layer %u has no device place left of %u; park sequences that rest (rkv_sequence_park), or "
+                     "create the cache with more active_sequences (%u) or resident_cells",
+                     layer, c->layers[layer].device.max_places, c->cfg->active_sequences);
 }
 
 void rkvi_cache_set_device(rkvi_cache *c, uint32_t layer, rkvi_tile_layer *l, uint32_t place)

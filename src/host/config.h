@@ -96,6 +96,7 @@ typedef struct rkvi_config {
     uint64_t capacity_cells;
     uint64_t capacity_tiles; /* ceil(capacity / T) + n_sequences - 1: ragged ends */
     uint32_t n_sequences, max_rows, tile_cells, draft_rows, steps_ahead, mode, flags;
+    uint32_t active_sequences; /* of a step at most, and that device places are made for */
     int32_t numa; /* as given */
 
     uint64_t ring_bytes;        /* 0 when no KV layer has a tail */

@@ -68,6 +68,8 @@ static rkv_status check_counts(const rkvi_config *cfg)
                          RKVI_TILE_MIN, RKVI_TILE_MAX);
     rkv_status s = rkvi_check_count("n_sequences", cfg->n_sequences, 1, COUNT_MAX);
     if (s == RKV_OK)
+        s = rkvi_check_count("active_sequences", cfg->active_sequences, 1, cfg->n_sequences);
+    if (s == RKV_OK)
         s = rkvi_check_count("max_rows", cfg->max_rows, 1, COUNT_MAX);
     if (s == RKV_OK)
         s = rkvi_check_count("draft_rows", cfg->draft_rows, 0, COUNT_MAX);
@@ -100,6 +102,8 @@ static rkv_status check_choices(const rkv_cache_params *p)
     if (p->extra_segments > SEGMENTS_EXTRA_MAX)
         return rkvi_fail(RKV_E_ARGUMENT, "extra_segments is %u; it must be from 0 (for %u) to %u", p->extra_segments,
                          RKVI_SEGMENTS_EXTRA, SEGMENTS_EXTRA_MAX);
+    if (p->reserved)
+        return rkvi_fail(RKV_E_ARGUMENT, "reserved is %u; it must be 0", p->reserved);
     if (p->host.reserved)
         return rkvi_fail(RKV_E_ARGUMENT, "host.reserved is %u; it must be 0", p->host.reserved);
     return RKV_OK;
@@ -110,6 +114,7 @@ static void take_scalars(rkvi_config *cfg, const rkv_cache_params *p)
     cfg->device = p->device;
     cfg->capacity_cells = p->capacity_cells;
     cfg->n_sequences = p->n_sequences ? p->n_sequences : 1;
+    cfg->active_sequences = p->active_sequences ? p->active_sequences : cfg->n_sequences;
     cfg->extra_segments = p->extra_segments ? p->extra_segments : RKVI_SEGMENTS_EXTRA;
     cfg->max_rows = p->max_rows ? p->max_rows : MAX_ROWS_DEFAULT;
     cfg->tile_cells = p->tile_cells ? p->tile_cells : RKVI_TILE_DEFAULT;

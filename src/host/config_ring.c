@@ -50,7 +50,7 @@ static uint64_t seen_tiles(const rkvi_config *cfg, const rkvi_site_config *site,
     if (site->mask.kind == RKV_MASK_CAUSAL)
         return n_tiles;
     const uint64_t of_one = rkvi_div_up((uint64_t)site->mask.width, cfg->tile_cells) + 1;
-    if (!rkvi_mul(of_one, cfg->n_sequences, &seen))
+    if (!rkvi_mul(of_one, cfg->active_sequences, &seen))
         return n_tiles;
     return seen < n_tiles ? seen : n_tiles;
 }

@@ -85,7 +85,7 @@ static uint64_t window_tiles(const rkvi_config *cfg, const rkvi_layer_config *la
 }
 
 /* Device places beyond the budget, so that a window of any size works
- * (invariant 2).  A sequence can hold at once, in one KV layer:
+ * (invariant 2).  An active sequence can hold at once, in one KV layer:
  *   - its active tile, and a new one when a step crosses the tile's edge,
  *   - tiles that lag behind its head by draft_rows cells: ceil(draft/T) of them,
  *   - as many again that are leaving: demoted at the end of step n, they are
@@ -96,7 +96,7 @@ static uint64_t extra_places(sum *x, const rkvi_config *cfg)
 {
     const uint64_t lag_tiles = rkvi_div_up(cfg->draft_rows, cfg->tile_cells);
     /* Graphs: the tail changes once in T/2 steps, so one more is leaving. */
-    return mul(x, cfg->n_sequences, 2 * lag_tiles + 3 + ((cfg->flags & RKV_FLAG_GRAPHS) != 0));
+    return mul(x, cfg->active_sequences, 2 * lag_tiles + 3 + ((cfg->flags & RKV_FLAG_GRAPHS) != 0));
 }
 
 /* Device memory of a KV layer with a tail comes in up to 16 extents, so that a
@@ -216,7 +216,7 @@ static void size_spans(sum *x, rkvi_config *cfg)
 
 static uint64_t decode_rows(sum *x, const rkvi_config *cfg)
 {
-    return smaller(cfg->max_rows, mul(x, DECODE_ROWS, cfg->n_sequences));
+    return smaller(cfg->max_rows, mul(x, DECODE_ROWS, cfg->active_sequences));
 }
 
 /* Prefill rows hold one state each; decode rows hold their pending partials.
@@ -236,7 +236,7 @@ static void size_partials(sum *x, rkvi_config *cfg)
     }
     cfg->partial_slots = add(x, cfg->max_rows + (uint64_t)RKVI_RUN_SLOTS, mul(x, rows, pending));
     /* A token tree is never longer than the lag (api_batch.c). */
-    cfg->tree_slots = smaller(cfg->max_rows, mul(x, cfg->n_sequences, smaller(cfg->draft_rows, RKVI_TREE_CELLS_MAX)));
+    cfg->tree_slots = smaller(cfg->max_rows, mul(x, cfg->active_sequences, smaller(cfg->draft_rows, RKVI_TREE_CELLS_MAX)));
     cfg->partial_bytes = rkvi_align_up(mul(x, add(x, cfg->partial_slots, cfg->tree_slots), slot_bytes), TABLE_ALIGN);
 }
 
@@ -275,7 +275,7 @@ static uint64_t max_launches(sum *x, const rkvi_config *cfg, const rkvi_layer_co
  * as there are entries for what lies on the device. */
 static void size_site_tables(sum *x, rkvi_config *cfg)
 {
-    const uint64_t n_seq = smaller(cfg->n_sequences, cfg->max_rows);
+    const uint64_t n_seq = smaller(cfg->active_sequences, cfg->max_rows);
     /* Blocks of one entry, and of all: an entry's last block may hold one row. */
     const uint64_t entry_blocks = rkvi_div_up(cfg->max_rows, RKVI_PREFILL_ROWS);
     const uint64_t row_blocks = n_seq + rkvi_div_up(cfg->max_rows - n_seq, RKVI_PREFILL_ROWS);
@@ -284,7 +284,7 @@ static void size_site_tables(sum *x, rkvi_config *cfg)
         launches = larger(launches, max_launches(x, cfg, &cfg->layers[i]));
     /* A stretch of one turn, and one without before it, are as good as launches. */
     const uint64_t stretches = mul(x, 2 * (uint64_t)cfg->max_turns, n_seq);
-    const uint64_t stems = (cfg->n_sequences > 1 ? 6 : 3) * n_seq; /* 2 an entry */
+    const uint64_t stems = (cfg->active_sequences > 1 ? 6 : 3) * n_seq; /* 2 an entry */
     const uint64_t pairs = add(x, add(x, launches, stems), stretches);
     /* Either all partials of an entry have room at once, or each of its
      * launches cuts two ends into runs (rkvi_pending_nodes). */
@@ -320,7 +320,7 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *   open        max_rows / T + 2 a sequence            u64, indices into bases
  *   row map     max_rows, with several sequences       u32
  *   per leaf class:
- *     entries   n_sequences                            rkvi_entry, and a word each
+ *     entries   active_sequences                        rkvi_entry, and a word each
  *     spans     max_spans                              rkvi_span
  *   trees       tree_slots                             rkvi_tree_item
  *   turned rows max_turns * max_rows                   rkvi_turned_row
@@ -334,13 +334,13 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  * The plan holds itself against the same maxima. */
 static void size_tables(sum *x, rkvi_config *cfg)
 {
-    const uint64_t n_seq = cfg->n_sequences;
+    const uint64_t n_seq = cfg->active_sequences;
     size_site_tables(x, cfg);
 
     uint64_t step = add(x, table(x, cfg->max_rows, sizeof(rkvi_row)),
                         table(x, cfg->max_rows, sizeof(rkvi_new_cell)));
     step = add(x, step, table(x, cfg->max_rows / cfg->tile_cells + 2 * n_seq, sizeof(uint64_t)));
-    step = add(x, step, cfg->n_sequences > 1 ? table(x, cfg->max_rows, sizeof(uint32_t)) : 0);
+    step = add(x, step, cfg->active_sequences > 1 ? table(x, cfg->max_rows, sizeof(uint32_t)) : 0);
     const uint64_t a_class =
         add(x, table(x, n_seq, RKVI_ENTRY_ROOM), table(x, cfg->max_spans, sizeof(rkvi_span)));
     uint64_t a_site = add(x, table(x, cfg->max_bases, sizeof(uint64_t)),

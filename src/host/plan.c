@@ -376,7 +376,7 @@ static bool write_class(rkvi_plan *p, const rkvi_plan_view *v, uint32_t c, rkvi_
     rkvi_plan_class *pc = &p->classes[c];
     uint64_t *span0 = p->work->span0[c], n = 0;
     if (share->n_spans[c] > v->cfg->max_spans ||
-        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->n_sequences), RKVI_ENTRY_ROOM, &pc->entries_off) ||
+        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->active_sequences), RKVI_ENTRY_ROOM, &pc->entries_off) ||
         !rkvi_mirror_room(p, m, room_of(v, share->n_spans[c], v->cfg->max_spans), sizeof(rkvi_span), &pc->spans_off))
         return false;
     rkvi_entry *entries = (rkvi_entry *)(m->host + pc->entries_off);
@@ -422,7 +422,7 @@ static bool write_cells(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m)
     for (uint32_t e = 0; e < b->n_entries; e++)
         n += b->entries[e].n_new;
     if (!rkvi_mirror_room(p, m, room_of(v, n, v->cfg->max_rows), sizeof(rkvi_new_cell), &p->cells_off) ||
-        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->n_sequences), sizeof(uint64_t), &p->open_off))
+        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->active_sequences), sizeof(uint64_t), &p->open_off))
         return false;
     rkvi_new_cell *cells = (rkvi_new_cell *)(m->host + p->cells_off);
     uint64_t *open = (uint64_t *)(m->host + p->open_off);

@@ -25,7 +25,7 @@ static uint64_t pair_floats(const rkvi_config *cfg)
 
 static uint32_t max_pairs(const rkvi_config *cfg)
 {
-    return cfg->max_turns * (cfg->n_sequences < cfg->max_rows ? cfg->n_sequences : cfg->max_rows);
+    return cfg->max_turns * (cfg->active_sequences < cfg->max_rows ? cfg->active_sequences : cfg->max_rows);
 }
 
 bool rkvi_plan_turns_init(rkvi_plan_turns *t, const rkvi_config *cfg)

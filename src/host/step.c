@@ -224,6 +224,7 @@ static rkv_status take_back(rkv_cache *h, rkv_status s)
 {
     char text[256];
     snprintf(text, sizeof text, "%s", rkvi_error_text());
+    rkvi_cache_repark(&h->cache, &h->batch);
     rkvi_cache_undo(&h->cache, &h->batch);
     rkvi_step_cpu_abort(h);
     rkvi_ring_reset(&h->ring, h->launched);

@@ -408,6 +408,7 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->rope_pairing = rkvi_config_rope(c).pairing;
     out->max_turns = c->max_turns;
     out->extra_segments = c->extra_segments;
+    out->active_sequences = c->active_sequences;
     out->cpu_threads = c->cpu_threads;
     out->cpu_share = c->cpu_share;
     out->cpu_free_bytes = c->cpu_free_bytes;
