@@ -73,9 +73,10 @@ RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int6
  * the tile (a device copy, or a read of its host copy), and takes a tile for it.
  * The bits of a row depend on how its sequence was put together: a fork has
  * those of its source.  A range that holds no cell is legal, and adds nothing.
- * Errors: RKV_E_SEQUENCE (either), RKV_E_STATE, RKV_E_ARGUMENT (the range;
- * positions before dst's end; dst is src), RKV_E_HOST_MEMORY, RKV_E_CAPACITY
- * (dst would have more stretches of shifted cells than max_turns). */
+ * Errors: RKV_E_SEQUENCE (either; dst would end below the lowest position that
+ * remove allows src), RKV_E_STATE, RKV_E_ARGUMENT (the range; positions before
+ * dst's end; dst is src), RKV_E_HOST_MEMORY, RKV_E_CAPACITY (dst would have more
+ * stretches of shifted cells than max_turns). */
 RKV_API rkv_status rkv_sequence_append_from(rkv_cache *cache, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* append_from of all of src.  dst must be empty: RKV_E_ARGUMENT. */

@@ -139,8 +139,10 @@ static rkv_status take_entry(const rkvi_api_batch_source *source, const rkv_batc
     rkvi_api_end end;
     rkvi_row *rows = &out->rows[out->n_rows];
     if (e->n_rows > source->cfg->max_rows - out->n_rows)
-        return rkvi_fail(RKV_E_BATCH, "the batch has more than max_rows, %u, rows: %u and %u more",
-                         source->cfg->max_rows, out->n_rows, e->n_rows);
+        return rkvi_fail(RKV_E_BATCH,
+                         "sequence %u brings %u rows to the batch, which has %u; more than max_rows, %u: cut prompts into "
+                         "chunks, make several batches of it, or create the cache with more max_rows",
+                         e->sequence, e->n_rows, out->n_rows, source->cfg->max_rows);
     source->end_of(source->from, e->sequence, &end);
     if (end.n_tree)
         return rkvi_fail(RKV_E_BATCH,

@@ -25,14 +25,16 @@ rkv_status rkvi_api_check_tree(const rkvi_config *cfg, uint32_t i, const rkv_bat
         return rkvi_fail(RKV_E_BATCH, "entries[%u]: a tree_mask, but n_new_cells is 0: there is no tree", i);
     if (e->n_rows > most)
         return rkvi_fail(RKV_E_BATCH,
-                         "entries[%u]: a token tree of %u rows; it has at most draft_rows, %u, and %u", i, e->n_rows,
-                         cfg->draft_rows, RKVI_TREE_CELLS_MAX);
+                         "entries[%u]: a token tree of %u rows; it has at most draft_rows, %u, and %u: verify fewer, "
+                         "or create the cache with more draft_rows",
+                         i, e->n_rows, cfg->draft_rows, RKVI_TREE_CELLS_MAX);
     if (!e->positions)
         return rkvi_fail(RKV_E_BATCH, "entries[%u]: a token tree's positions must be given", i);
     for (uint32_t r = 0; r < e->n_rows && e->n_rows < 64; r++)
         if (e->tree_mask[r] >> e->n_rows)
-            return rkvi_fail(RKV_E_BATCH, "entries[%u]: tree_mask[%u] is 0x%llx, but there are %u new cells", i, r,
-                             U(e->tree_mask[r]), e->n_rows);
+            return rkvi_fail(RKV_E_BATCH,
+                             "entries[%u]: tree_mask[%u] is 0x%llx, but there are %u new cells: the bits beyond are 0", i,
+                             r, U(e->tree_mask[r]), e->n_rows);
     return RKV_OK;
 }
 

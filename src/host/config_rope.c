@@ -131,6 +131,7 @@ rkv_status rkvi_config_can_shift(const rkvi_config *cfg)
                              i);
     }
     if (cfg->max_turns == 0)
-        return rkvi_fail(RKV_E_UNSUPPORTED, "the cache was made with RKV_TURNS_NONE, so positions can't be shifted");
+        return rkvi_fail(RKV_E_UNSUPPORTED,
+                         "the cache was made with RKV_TURNS_NONE, so positions can't be shifted; create it with max_turns");
     return RKV_OK;
 }

@@ -84,9 +84,11 @@ static uint32_t turned_after(const rkvi_seq *s, const range *r, int64_t delta)
 static rkv_status check_positions(const reach *x, int64_t delta, int64_t end)
 {
     if (x->first + delta < 0)
-        return rkvi_fail(RKV_E_ARGUMENT, "position %lld shifted by %lld is negative", I(x->first), I(delta));
+        return rkvi_fail(RKV_E_ARGUMENT, "position %lld shifted by %lld is negative; shift by %lld or more",
+                         I(x->first), I(delta), -I(x->first));
     if (x->last + delta >= end)
-        return rkvi_fail(RKV_E_ARGUMENT, "position %lld shifted by %lld is not below 2^62", I(x->last), I(delta));
+        return rkvi_fail(RKV_E_ARGUMENT, "position %lld shifted by %lld is not below 2^62; shift by %lld or less",
+                         I(x->last), I(delta), I(end - 1 - x->last));
     if (x->first + delta <= x->before)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "position %lld shifted by %lld would not come after position %lld, of the cell before it; "
