@@ -92,8 +92,39 @@ static void test_extra_segments(void **state)
     fx_close(&w);
 }
 
+/* Runs count where their sequence takes part: one that was cut to pieces stops no other. */
+static void test_runs_of_a_step(void **state)
+{
+    (void)state;
+    fx w;
+    fx_model m = fx_model_make(T, 64, 20 * T);
+    m.params.n_sequences = 3;
+    m.params.extra_segments = 50; /* and 22 tiles */
+    fx_open(&w, &m);
+    for (uint32_t q = 0; q < 2; q++) {
+        int64_t pos[60];
+        for (uint32_t i = 0; i < 60; i++)
+            pos[i] = 2 * (int64_t)i;
+        const fx_entry e = {.seq = q, .rows = 60, .regime = RKV_REGIME_PREFILL, .tag = 100 * q, .positions = pos};
+        assert_int_equal(fx_check(&w, &e, 1), RKV_OK);
+        fx_step(&w, &e, 1);
+    }
+    const fx_entry e[3] = {{.seq = 0, .rows = 1, .tag = 500}, {.seq = 2, .rows = 2, .tag = 600},
+                           {.seq = 1, .rows = 1, .tag = 700}};
+    assert_int_equal(fx_check(&w, e, 3), RKV_E_CAPACITY);
+    assert_int_equal(fx_begin(&w, e, 3), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "121 separate runs, at most 72"));
+    assert_int_equal(fx_check(&w, e, 2), RKV_OK);
+    fx_step(&w, e, 2);
+    fx_step(&w, e + 2, 1);
+    for (uint32_t q = 0; q < 3; q++)
+        fx_compare_fresh(&w, q, 1);
+    fx_close(&w);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared), cmocka_unit_test(test_extra_segments)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared), cmocka_unit_test(test_extra_segments),
+                                       cmocka_unit_test(test_runs_of_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

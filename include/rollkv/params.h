@@ -149,7 +149,8 @@ typedef struct rkv_cache_params {
                                           * max_turns * max_rows * n_q_heads * head_dim_k * 4 bytes */
     uint32_t extra_segments;             /* runs of positions beyond one a tile, over the sequences of a step (cuts,
                                           * gaps, shifts and sharing make them); 0: 4096; at most 2^20.  The step's
-                                          * tables have room for so many */
+                                          * tables have room for so many.  Where no tile is shared, shift, load and
+                                          * import refuse to make more of them over all sequences */
     uint32_t cpu_threads;                /* threads of the cache's own that compute attention over a
                                           * part of the tail where it lies, while the link brings the rest: for
                                           * tails far beyond what crosses in a step.  Leave two CPUs to others.

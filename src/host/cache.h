@@ -82,7 +82,7 @@ typedef struct rkvi_cache_end_of {
     uint32_t tile; /* partly filled and shared; else UINT32_MAX */
     bool goes_on;  /* in that tile */
     bool was_parked; /* before the begin that has it in its batch */
-    uint64_t tiles;
+    uint64_t tiles, segments;
     uint64_t leaves[RKVI_LEAF_CLASSES_MAX];
 } rkvi_cache_end_of;
 
@@ -126,7 +126,7 @@ typedef struct rkvi_cache {
     uint64_t fetched_in;     /* newest copy in of a tile fetched ahead of its step (timeline in) */
     bool look_again;         /* a shared tile lost a sequence that may have been the last to see it */
     rkvi_cache_end_of *check;/* [sequence], rkvi_cache_check_* */
-    uint64_t check_tiles, check_segments;
+    uint64_t check_tiles;
     rkvi_share share;        /* scratch of the check */
     uint64_t *cover;         /* scratch: a bit for each cell of each tile */
 } rkvi_cache;

@@ -5,12 +5,12 @@
 void rkvi_cache_check_reset(rkvi_cache *c)
 {
     c->check_tiles = 0;
-    c->check_segments = c->n_segments;
     for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
         const rkvi_seq *s = &c->seqs[i];
         const uint32_t tile = s->n_tiles ? s->tiles[s->n_tiles - 1] : UINT32_MAX;
         rkvi_cache_end_of *end = &c->check[i];
         *end = (rkvi_cache_end_of){.pos = rkvi_seq_next_pos(s), .fill = c->cfg->tile_cells, .tile = UINT32_MAX};
+        end->segments = s->n_segments;
         if (s->n_tiles)
             end->fill = rkvi_seq_last_fill(s);
         if (end->fill < c->cfg->tile_cells && c->tiles.tiles[tile].refs > 1)
@@ -61,35 +61,38 @@ static void count_entry(rkvi_cache *c, const rkvi_batch *b, uint32_t e, uint32_t
     for (uint32_t k = 0; copies && k < c->cfg->n_leaf_classes; k++) /* no longer those of others */
         end->leaves[k] += c->cfg->tile_cells / c->cfg->leaf_cells[k];
     c->check_tiles += *out_tiles + copies;
-    c->check_segments += *out_segments;
+    end->segments += *out_segments;
 }
 
-/* Where no tile is shared, all sequences' segments together bound what any
- * batch takes of the tables; else it is counted, or found out by planning. */
-static rkv_status has_room(const rkvi_cache *c)
+/* Where no tile is shared, its sequences' segments together bound what a batch
+ * takes of the tables; else it is counted, or found out by planning. */
+static rkv_status has_room(const rkvi_cache *c, const rkvi_batch *b)
 {
     const rkvi_config *cfg = c->cfg;
+    uint64_t segments = 0;
+    for (uint32_t e = 0; e < b->n_entries; e++)
+        segments += c->check[b->entries[e].sequence].segments;
     if (c->check_tiles > c->tiles.n_free)
         return rkvi_fail(RKV_E_CAPACITY,
                          "the step needs %llu new tiles of %u cells and %u of %llu are free; remove cells, clear "
                          "sequences, or create the cache with more capacity_cells",
                          (unsigned long long)c->check_tiles, cfg->tile_cells, c->tiles.n_free,
                          (unsigned long long)cfg->capacity_tiles);
-    if (c->tiles.n_shared == 0 && c->check_segments > cfg->capacity_tiles + cfg->extra_segments)
+    if (c->tiles.n_shared == 0 && segments > cfg->capacity_tiles + cfg->extra_segments)
         return rkvi_fail(RKV_E_CAPACITY,
                          "the step's positions make %llu separate runs, at most %llu are kept; use positions that "
-                         "follow by one, or create the cache with more extra_segments",
-                         (unsigned long long)c->check_segments,
+                         "follow by one, compact sequences, or create the cache with more extra_segments",
+                         (unsigned long long)segments,
                          (unsigned long long)(cfg->capacity_tiles + cfg->extra_segments));
     return RKV_OK;
 }
 
-static rkv_status too_much(const char *what, uint64_t n, uint64_t most)
+static rkv_status too_much(const char *what, uint64_t n, uint64_t most, const char *more)
 {
     return rkvi_fail(RKV_E_CAPACITY,
                      "the batch's sequences, what they share counted once, have %llu %s, a step at most %llu; use "
-                     "smaller batches",
-                     (unsigned long long)n, what, (unsigned long long)most);
+                     "smaller batches, compact sequences, or create the cache with more %s",
+                     (unsigned long long)n, what, (unsigned long long)most, more);
 }
 
 /* The same for a batch of sequences that share tiles. */
@@ -101,19 +104,19 @@ static rkv_status has_tables(rkvi_cache *c, const rkvi_batch *b)
     if (c->tiles.n_shared == 0)
         return RKV_OK;
     if (!rkvi_share_bases(s, b, c->seqs, &c->tiles))
-        return too_much("tiles, in different orders", cfg->max_bases + 1, cfg->max_bases);
+        return too_much("tiles, in different orders", cfg->max_bases + 1, cfg->max_bases, "capacity_cells");
     bases = s->n_bases;
     rkvi_share_stems(s, b, c->seqs, &c->tiles);
     for (uint32_t e = 0; e < b->n_entries; e++)
         bases += c->check[b->entries[e].sequence].tiles;
     if (bases > cfg->max_bases)
-        return too_much("tiles, in different orders", bases, cfg->max_bases);
+        return too_much("tiles, in different orders", bases, cfg->max_bases, "capacity_cells");
     for (uint32_t k = 0; k < cfg->n_leaf_classes; k++) {
         uint64_t spans = s->n_spans[k];
         for (uint32_t e = 0; e < b->n_entries; e++)
             spans += c->check[b->entries[e].sequence].leaves[k];
         if (spans > cfg->max_spans)
-            return too_much("runs of cells and positions", spans, cfg->max_spans);
+            return too_much("runs of cells and positions", spans, cfg->max_spans, "extra_segments");
     }
     return RKV_OK;
 }
@@ -128,7 +131,7 @@ rkv_status rkvi_cache_check_add(rkvi_cache *c, const rkvi_batch *b)
         count_leaves(c, b, &b->entries[e]);
         count_entry(c, b, e, &t, &g);
     }
-    const rkv_status s = has_room(c);
+    const rkv_status s = has_room(c, b);
     return s == RKV_OK ? has_tables(c, b) : s;
 }
 
@@ -147,5 +150,5 @@ rkv_status rkvi_cache_reserve(rkvi_cache *c, const rkvi_batch *b)
         if (s != RKV_OK)
             return s;
     }
-    return has_room(c);
+    return has_room(c, b);
 }

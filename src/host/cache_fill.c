@@ -85,14 +85,14 @@ rkv_status rkvi_cache_fill_fits(const rkvi_cache *c, uint64_t tiles, uint64_t se
     if (tiles > c->tiles.n_free)
         return rkvi_fail(
             RKV_E_CAPACITY,
-            "%llu new tiles of %u cells are needed and %u of %llu are free; clear the sequence first, "
+            "%llu new tiles of %u cells are needed and %u of %llu are free; remove cells or clear sequences first, "
             "or create the cache with more capacity_cells",
             (unsigned long long)tiles, c->cfg->tile_cells, c->tiles.n_free,
             (unsigned long long)c->cfg->capacity_tiles);
     if (c->tiles.n_shared == 0 && segments && c->n_segments + segments > most)
         return rkvi_fail(RKV_E_CAPACITY,
-                         "there would be %llu separate runs of cells, at most %llu are kept; clear the "
-                         "sequence first, or create the cache with more extra_segments",
+                         "there would be %llu separate runs of cells, at most %llu are kept; clear or "
+                         "compact sequences first, or create the cache with more extra_segments",
                          (unsigned long long)(c->n_segments + segments), (unsigned long long)most);
     return RKV_OK;
 }

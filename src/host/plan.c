@@ -558,7 +558,7 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
         return s;
     return rkvi_fail(RKV_E_CAPACITY,
                      "the step's tables take more than %llu bytes: too many separate runs of positions in "
-                     "one batch; use smaller batches",
+                     "one batch; use smaller batches, compact sequences, or create the cache with more extra_segments",
                      (unsigned long long)m->bytes);
 }
 
