@@ -41,7 +41,7 @@ enum {
     RKV_E_NO_DEVICE = -7,       /* no such device, or no driver for it */
     RKV_E_DATA = -8,            /* a saved state that is damaged, truncated, or of another cache */
     RKV_E_CAPACITY = -20,       /* the cache's capacity_cells are used up */
-    RKV_E_DEVICE_LIMIT = -21,   /* device_limit_bytes does not hold what is asked */
+    RKV_E_DEVICE_LIMIT = -21,   /* device_limit_bytes does not hold what is asked; no device place is left */
     RKV_E_HOST_LIMIT = -22,     /* host_limit_bytes does not hold the tail */
     RKV_E_DEVICE_MEMORY = -23,  /* the device's allocator refused */
     RKV_E_HOST_MEMORY = -24,    /* the system's allocator refused */

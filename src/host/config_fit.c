@@ -171,10 +171,10 @@ static rkv_status advise_device(const rkvi_config *cfg, const rkvi_would_fit *wo
     const char *what = cfg->asked_device_limit_bytes ? "free device memory" : "device limit";
     return rkvi_fail(
         RKV_E_DEVICE_LIMIT,
-        "%s %llu does not hold %llu bytes (window %llu, ring %llu, active %llu, transit "
-        "%llu, workspace %llu); fits: %llu resident cells a layer, or capacity %llu; least %llu bytes",
+        "%s %llu does not hold %llu bytes (window %llu, ring %llu, active %llu for %u sequences, "
+        "transit %llu, workspace %llu); fits: %llu resident cells a layer, or capacity %llu; least %llu bytes",
         what, U(cfg->device_limit_bytes), U(cfg->device_bytes), U(cfg->window_bytes), U(cfg->ring_bytes),
-        U(cfg->active_bytes), U(cfg->transit_bytes), U(workspace), U(would->resident_cells),
+        U(cfg->active_bytes), cfg->active_sequences, U(cfg->transit_bytes), U(workspace), U(would->resident_cells),
         U(would->capacity_cells), U(would->device_bytes));
 }
 
