@@ -60,7 +60,7 @@ static void close_small(fx *w, fx_bytes *state)
 
 static uint64_t description_end(const fx_bytes *b)
 {
-    rkvi_get g = {b->at + 24, b->at + 32, 0};
+    rkvi_get g = {b->at + 24, b->at + 32, 0, 0};
     return 64 + rkvi_get_u64(&g) + 8;
 }
 
@@ -169,6 +169,34 @@ static void test_made_up(void **state)
     close_small(&w, &b);
 }
 
+/* Bytes that must be 0, in a state that is whole: each is refused by name. */
+static void test_reserved(void **state)
+{
+    (void)state;
+    fx w;
+    fx_bytes b;
+    open_small(&w, &b);
+    const uint64_t n_layers = w.model.n_layers, seq = 64 + 64 * (1 + n_layers) + 16; /* three frequencies */
+    rkvi_get g = {b.at + seq, b.at + b.n, 0, 0};
+    const uint32_t n_segments = rkvi_get_u32(&g), n_tiles = rkvi_get_u32(&g);
+    const uint64_t segments = seq + 16 + rkvi_state_pad(4 * (uint64_t)n_tiles);
+    const uint64_t at[] = {64 + 28, 64 + 63, segments + 28, segments + 32 * (uint64_t)(n_segments - 1) + 31,
+                           segments - 1, seq - 1};
+    assert_true(n_tiles % 2 == 1); /* padded */
+    for (uint32_t i = 0; i < sizeof at / sizeof *at; i++) {
+        assert_int_equal(b.at[at[i]], 0);
+        b.at[at[i]] = 1;
+        seal(&b);
+        assert_int_equal(fx_load(&w, 1, &b, true), RKV_E_DATA);
+        assert_non_null(strstr(rkv_error_message(), "reserved bytes that are set"));
+        b.at[at[i]] = 0;
+    }
+    seal(&b);
+    fx_ok(fx_load(&w, 1, &b, true), "the whole one");
+    fx_copy_record(&w, 1, &w, 0);
+    close_small(&w, &b);
+}
+
 /* ------------------------------------------------------------ the stored file */
 
 static void read_file(const char *path, fx_bytes *out)
@@ -216,6 +244,7 @@ int main(void)
         cmocka_unit_test(test_every_byte_counts),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_made_up),
+        cmocka_unit_test(test_reserved),
         cmocka_unit_test(test_first_version),
     };
     if (rkvi_state_hash_built() != RKV_OK)

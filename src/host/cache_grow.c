@@ -114,7 +114,8 @@ static bool is_active_of_another(const rkvi_cache *c, const rkvi_seq *seq, uint3
         return false;
     for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
         const rkvi_seq *s = &c->seqs[i];
-        if (s != seq && !c->parked[i] && s->n_tiles && s->tiles[s->n_tiles - 1] == tile && rkvi_seq_last_fill(s) < c->cfg->tile_cells)
+        if (s != seq && !c->parked[i] && s->n_tiles && s->tiles[s->n_tiles - 1] == tile &&
+            rkvi_seq_last_fill(s) < c->cfg->tile_cells)
             return true;
     }
     return false;

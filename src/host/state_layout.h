@@ -47,10 +47,11 @@ static inline void rkvi_put_zeros(rkvi_put *p, uint64_t n)
     p->at += n;
 }
 
-/* Reading within [at, end): what lies beyond reads as 0, and is_short tells. */
+/* Reading within [at, end): what lies beyond reads as 0, and is_short tells;
+ * is_unknown: bytes that must be 0 are not. */
 typedef struct rkvi_get {
     const uint8_t *at, *end;
-    int is_short;
+    int is_short, is_unknown;
 } rkvi_get;
 
 static inline uint64_t rkvi_get_n(rkvi_get *g, int n)
@@ -74,6 +75,12 @@ static inline uint64_t rkvi_get_u64(rkvi_get *g)
 static inline uint32_t rkvi_get_u32(rkvi_get *g)
 {
     return (uint32_t)rkvi_get_n(g, 4);
+}
+
+static inline void rkvi_get_zeros(rkvi_get *g, int n)
+{
+    while (n-- > 0)
+        g->is_unknown |= rkvi_get_n(g, 1) != 0;
 }
 
 static inline float rkvi_get_f32(rkvi_get *g)

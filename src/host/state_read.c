@@ -61,7 +61,7 @@ static rkv_status check_sizes(const rkvi_state *st, uint64_t size_bytes)
 rkv_status rkvi_state_read_header(rkvi_state *st, const rkvi_config *cfg, const uint8_t *header,
                                   uint64_t size_bytes)
 {
-    rkvi_get g = {header + 8, header + RKVI_STATE_HEADER_BYTES, 0};
+    rkvi_get g = {header + 8, header + RKVI_STATE_HEADER_BYTES, 0, 0};
     *st = (rkvi_state){.cfg = cfg};
     const uint32_t version = rkvi_get_u32(&g), header_bytes = rkvi_get_u32(&g);
     st->total_bytes = rkvi_get_u64(&g);
@@ -180,8 +180,7 @@ static rkv_status check_rope(const rkvi_state *st, uint32_t n, uint32_t pairing,
                              "RoPE frequency %u is %.9g in the state and %.9g in this cache", i,
                              (double)f, (double)rope.frequencies[i]);
     }
-    if (n % 2)
-        rkvi_get_u32(g);
+    rkvi_get_zeros(g, n % 2 ? 4 : 0);
     return RKV_OK;
 }
 
@@ -269,8 +268,7 @@ static rkv_status read_seq(rkvi_state *st, uint32_t seq, rkvi_get *g)
     s->n_segments = n_segments;
     for (uint32_t i = 0; i < n_tiles; i++)
         s->tiles[i] = rkvi_get_u32(g);
-    if (n_tiles % 2)
-        rkvi_get_u32(g);
+    rkvi_get_zeros(g, n_tiles % 2 ? 4 : 0);
     for (uint32_t i = 0; i < n_segments; i++) {
         rkvi_segment *o = &s->segments[i];
         o->pos = (int64_t)rkvi_get_u64(g);
@@ -278,7 +276,7 @@ static rkv_status read_seq(rkvi_state *st, uint32_t seq, rkvi_get *g)
         o->tile_index = rkvi_get_u32(g);
         o->first = rkvi_get_u32(g);
         o->count = rkvi_get_u32(g);
-        rkvi_get_u32(g);
+        rkvi_get_zeros(g, 4);
     }
     return check_seq(st, seq);
 }
@@ -408,7 +406,7 @@ static rkv_status decode(rkvi_state *st, rkvi_get *g)
     st->n_tiles = rkvi_get_u32(g);
     const uint32_t k_state = rkvi_get_u32(g), pairing = rkvi_get_u32(g), n_rope = rkvi_get_u32(g);
     st->n_rope = n_rope;
-    g->at += RKVI_STATE_FIXED_BYTES - 7 * 4;
+    rkvi_get_zeros(g, RKVI_STATE_FIXED_BYTES - 7 * 4);
     rkv_status s = check_counts(st, tile_cells, n_layers, n_seqs);
     if (s == RKV_OK && k_state != RKVI_STATE_K_AS_GIVEN)
         s = rkvi_fail(RKV_E_DATA,
@@ -420,6 +418,8 @@ static rkv_status decode(rkvi_state *st, rkvi_get *g)
         s = check_rope(st, n_rope, pairing, g);
     if (s == RKV_OK)
         s = read_seqs(st, n_seqs, g);
+    if (s == RKV_OK && g->is_unknown)
+        s = rkvi_fail(RKV_E_DATA, "the state's description has reserved bytes that are set: unknown");
     if (s == RKV_OK)
         s = read_present(st, g);
     if (s == RKV_OK)
@@ -431,8 +431,8 @@ static rkv_status decode(rkvi_state *st, rkvi_get *g)
 
 rkv_status rkvi_state_decode(rkvi_state *st, const uint8_t *description)
 {
-    rkvi_get g = {description, description + st->description_bytes, 0};
-    rkvi_get sum = {g.end, g.end + RKVI_STATE_CHECKSUM_BYTES, 0};
+    rkvi_get g = {description, description + st->description_bytes, 0, 0};
+    rkvi_get sum = {g.end, g.end + RKVI_STATE_CHECKSUM_BYTES, 0, 0};
     rkv_status s = RKV_OK;
     if (rkvi_get_u64(&sum) != rkvi_state_hash(description, st->description_bytes, 0))
         s = rkvi_fail(RKV_E_DATA, "the state's description is damaged: its checksum differs");

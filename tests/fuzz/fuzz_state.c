@@ -88,7 +88,7 @@ static void seal(text *t)
         return;
     rkvi_put p = {t->at + 56};
     rkvi_put_u64(&p, rkvi_state_hash(t->at, 56, 0));
-    rkvi_get g = {t->at + 24, t->at + 32, 0};
+    rkvi_get g = {t->at + 24, t->at + 32, 0, 0};
     const uint64_t n = rkvi_get_u64(&g);
     if (n > t->n - 64 || t->n - 64 - n < 8)
         return;
