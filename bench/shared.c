@@ -38,6 +38,7 @@ typedef struct setup {
     uint64_t cells, window_cells;
     uint32_t n_sites, n_kv_heads, group, steps;
     double compute_ms; /* of a step, without attention */
+    double link_gbs;   /* hint; 0: what the executor knows, a GPU's nothing */
     bool apart;
 } setup;
 
@@ -108,7 +109,8 @@ static rkv_status make_cache(world *w, uint32_t n)
                                 .n_kv_layers = s->n_sites, .n_sites = s->n_sites,
                                 .capacity_cells = (s->apart ? n : 1) * (s->cells + 512) + 512 * SEQUENCES_MAX,
                                 .n_sequences = SEQUENCES_MAX, .max_rows = GROW_ROWS,
-                                .step_ns = (uint64_t)(s->compute_ms * 1e6) };
+                                .step_ns = (uint64_t)(s->compute_ms * 1e6),
+                                .link_bytes_per_s = (uint64_t)(s->link_gbs * 1e9)};
     const rkv_status st = rkvi_api_create_on(&p, w->dev, &w->cache);
     free(layers);
     free(sites);
@@ -244,6 +246,7 @@ static const char help[] =
     "  --heads N         KV heads x 128 of each (1)\n"
     "  --group N         query heads of each KV head (4)\n"
     "  --compute MS      the engine's own work, a step (0)\n"
+    "  --link-gbs X      hint of the link's bandwidth, for the ring's size (a GPU's is not known)\n"
     "  --steps N         measured ones (8)\n"
     "  --apart           N sequences with a prefix each instead\n"
     "  --json FILE       the figures as JSON\n";
@@ -273,6 +276,8 @@ static bool parse(setup *s, int argc, char **argv, const char **out_file)
             s->group = (uint32_t)strtoul(v, NULL, 0);
         else if (strcmp(a, "--compute") == 0)
             s->compute_ms = strtod(v, NULL);
+        else if (strcmp(a, "--link-gbs") == 0)
+            s->link_gbs = strtod(v, NULL);
         else if (strcmp(a, "--steps") == 0)
             s->steps = (uint32_t)strtoul(v, NULL, 0);
         else if (strcmp(a, "--json") == 0)
@@ -296,6 +301,7 @@ static void write_json(FILE *f, const setup *s, const figures *of, const uint32_
     json_count(&j, "kv_heads", s->n_kv_heads);
     json_count(&j, "group", s->group);
     json_number(&j, "compute_ms", s->compute_ms);
+    json_number(&j, "link_gbs", s->link_gbs);
     json_count(&j, "apart", s->apart);
     json_open(&j, "sequences", '[');
     for (uint32_t i = 0; i < n_of; i++) {

@@ -138,7 +138,8 @@ typedef struct rkv_cache_params {
                                           * device_allocator: at most what it gives); 0: nine tenths of that */
     uint64_t host_limit_bytes;           /* the tail; 0: nine tenths of the machine's memory */
     uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
-    uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the executor's */
+    uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the executor's (a GPU's is not known: the
+                                          * ring then has room for four copies) */
     rkv_allocator device_allocator;
     rkv_rope_params rope;                /* for shifting alone: q and k come rotated */
     rkv_host_params host;                /* RKV_DEVICE_HOST only */
