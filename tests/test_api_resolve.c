@@ -31,7 +31,7 @@ static rkvi_batch batch = {.entries = entries, .rows = rows};
 
 static rkv_status resolve(const rkv_batch_entry *in, uint32_t n)
 {
-    const rkvi_config cfg = {.n_sequences = N_SEQUENCES, .max_rows = MAX_ROWS};
+    const rkvi_config cfg = {.n_sequences = N_SEQUENCES, .active_sequences = N_SEQUENCES, .max_rows = MAX_ROWS};
     const rkvi_api_batch_source source = {&cfg, end_of, ends};
     const rkv_batch b = {.struct_size = sizeof b, .n_entries = n, .entries = in};
     const rkv_status s = rkvi_api_batch(&source, &b, 0, &batch);
@@ -137,7 +137,7 @@ static void test_array_of_batches(void **state)
         uint64_t unknown;
     } many[2] = {0};
     const rkv_batch_entry e[2] = {entry(1, 1, 1), entry(2, 7, 7)};
-    const rkvi_config cfg = {.n_sequences = N_SEQUENCES, .max_rows = MAX_ROWS};
+    const rkvi_config cfg = {.n_sequences = N_SEQUENCES, .active_sequences = N_SEQUENCES, .max_rows = MAX_ROWS};
     const rkvi_api_batch_source source = {&cfg, end_of, ends};
     for (int i = 0; i < 2; i++)
         many[i].batch = (rkv_batch){.struct_size = sizeof many[0], .n_entries = 1, .entries = &e[i]};
