@@ -319,6 +319,9 @@ static uint64_t tile_layer_bytes(void)
     return fx_gpu ? T * 128 * 2 * 2 * 2 : T * 16 * 2 * 2 * 2;
 }
 
+/* A gap of every site: the sum of the four is just below 2^64. */
+#define ABSURD_NS (((uint64_t)1 << 62) - ((uint64_t)1 << 50))
+
 /* One capture for each batch of tiles that enters the tail, at most. */
 static void run_tail(fx_executor executor, uint64_t ring_tiles, uint32_t n_steps, uint32_t n_parts, uint64_t step_ns)
 {
@@ -329,6 +332,8 @@ static void run_tail(fx_executor executor, uint64_t ring_tiles, uint32_t n_steps
     m.params.copy_bytes = 4 * tile_layer_bytes();
     m.params.step_ns = step_ns;
     m.params.link_bytes_per_s = step_ns ? (uint64_t)1 << 30 : 0;
+    for (uint32_t i = 0; i < m.n_sites && step_ns == ABSURD_NS; i++)
+        m.sites[i].gap_ns = step_ns;
     open_world(&x, &m);
     prefill(&x, 0, 230);
     prefill(&x, 1, 65);
@@ -356,6 +361,7 @@ static void test_tail(void **state)
         run_tail(executors[i], 9, n / 2, 2, 0);
         run_tail(executors[i], 12, n / 2, 1, 40);            /* too short: the first lap is copied ahead */
         run_tail(executors[i], 12, n / 2, 2, 40);
+        run_tail(executors[i], 12, 20, 1, ABSURD_NS);
         run_tail(executors[i], 16, n / 2, 1, fx_gpu ? 2000000 : 250000); /* what the time is enough for */
     }
 }

@@ -111,7 +111,7 @@ uint32_t rkvi_capture_choose_ahead(rkv_cache *h)
         least = ns[i] < least ? ns[i] : least;
     }
     for (uint32_t i = 0; i <= n; i++)
-        if (ns[i] <= least + least / ALIKE) {
+        if (ns[i] - least <= least / ALIKE) { /* the shortest at least, whatever the hints */
             first = first == UINT32_MAX ? i : first;
             last = i;
         }
