@@ -8,10 +8,11 @@
  *   rkvi_plan_tables   the step's device tables, written into a mirror
  *
  * A site runs one launch if its tail fits half the ring, else one per group of
- * tile-layers (in steps with prefill, per quarter of the ring); the first launch takes what lies on the device as well.  Each
- * launch is cut into about target_runs work items, whatever its size.  Merges
- * between launches make room for partials where there is none left.  Where that
- * does not suffice, device leaves between those of the tail are computed in
+ * tile-layers (in steps with prefill, per quarter of the ring); the first launch
+ * takes what lies on the device as well.  Each launch is cut into about
+ * target_runs work items, whatever its size.  Merges between launches make
+ * room for partials where there is none left.  Where that does not suffice, device
+ * leaves between those of the tail are computed in
  * order, with the launch of the tail leaf before them, so that pending partials
  * stay few (rkvi_pending_nodes).
  *
