@@ -87,7 +87,8 @@ RKV_API rkv_status rkv_step_start(rkv_cache *cache, void *stream);
 
 /* Element (row, head, i) at data + row * row_stride + head * head_stride + i;
  * strides in elements, not negative; 0: dense (head_stride = dim, row_stride =
- * heads * head_stride).  Rows and heads of `out` must not overlap.  Aligned to
+ * heads * head_stride).  Rows and heads of `out` must not overlap, nor it q, k or v:
+ * parts of it are written while others are still read.  Aligned to
  * its elements.  Device memory (the host executor: any memory). */
 typedef struct rkv_tensor {
     void *data;

@@ -320,7 +320,7 @@ static uint64_t table(sum *x, uint64_t n, uint64_t element_bytes)
  *   open        max_rows / T + 2 a sequence            u64, indices into bases
  *   row map     max_rows, with several sequences       u32
  *   per leaf class:
- *     entries   active_sequences                        rkvi_entry, and a word each
+ *     entries   active_sequences                       rkvi_entry, and a word each
  *     spans     max_spans                              rkvi_span
  *   trees       tree_slots                             rkvi_tree_item
  *   turned rows max_turns * max_rows                   rkvi_turned_row
