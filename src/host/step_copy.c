@@ -320,7 +320,8 @@ static rkv_status promote(rkv_cache *h, rkvi_move *m, void *stream)
                             .width_bytes = it->bytes,
                             .rows = 1};
     /* What was brought back to the place before is over: its step stored there, or was
-     * aborted, which empties the ring, so that the slot was filled behind it. */
+     * aborted, which empties the ring, so that the slot was filled behind it.  What was
+     * fetched, or began to be, this step's start has waited for. */
     assert(marks->in <= h->compute_seen.in);
     rkv_status s = rkvi_timeline_wait(&h->out, marks->out, stream, &h->compute_seen.out);
     if (s == RKV_OK)

@@ -37,6 +37,7 @@ static rkv_status fetch(rkv_cache *h, uint32_t sequence)
         return RKV_OK;
     }
     s = rkvi_step_failed(h, s);
+    h->cache.fetched_in = h->in.last; /* of what went out before it failed (promote, step_copy.c) */
     rkvi_cache_unmove(&h->cache);
     return s;
 }
