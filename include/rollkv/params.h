@@ -173,8 +173,9 @@ typedef struct rkv_cache_params {
                                           * are back.  Results then are its own (stats tell cpu_late_bytes).  0: a
                                           * quarter of a second */
     uint32_t active_sequences;           /* of a step at most, and that the device has room for beside the windows:
-                                          * so many sequences with cells that are not parked always go on.  More
-                                          * of them do while there are places left (see rkv_sequence_park).
+                                          * so many sequences with cells that are not parked go on.  More of
+                                          * them do while there are places left (see rkv_sequence_park, also
+                                          * for the tiles that a parked one shares).
                                           * 0: n_sequences */
     uint32_t reserved;
 } rkv_cache_params;

@@ -88,7 +88,7 @@ RKV_API rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t sr
  * that a sequence which is not parked shares stay, and so do the tile-layers of
  * KV layers without a tail.  May be called again: then what has come to be its
  * own goes too.  Any call takes a parked sequence; a step with it in its batch
- * ends the parking.
+ * ends the parking, unless it is aborted.
  * So a cache for many chats of which few are at work has an n_sequences for all
  * of them and active_sequences for those, and parks a chat when it pauses.
  * Without a place for it begin and fetch say RKV_E_DEVICE_LIMIT: park another one

@@ -74,6 +74,8 @@ RKV_API rkv_status rkv_state_save(rkv_cache *cache, const rkv_state_params *para
  * sequence, a state of a whole cache by RKV_STATE_ALL alone.
  * Tile-layers join the window while their KV layer's budget has room, the others
  * go into host memory.
+ * RKV_E_CAPACITY also says that all sequences together would have more runs of
+ * positions than extra_segments allows, which steps count for a batch alone.
  * Errors: RKV_E_DATA (damaged, truncated, oversized, or of a cache of another
  * geometry, type or tile size: the message says what differs), RKV_E_IO,
  * RKV_E_CAPACITY, RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_SEQUENCE,
