@@ -188,7 +188,7 @@ static void make_merge(world *w, site *s, const shape *x, const rkvi_item *items
 static void make_decode(world *w, site *s, const shape *x)
 {
     const uint64_t leaves = rkvi_div_up(x->cells, s->geom.leaf_cells);
-    const bool is_wide = x->rows * (x->q_heads / x->kv_heads) > 8 && x->dim <= 192; /* as plan_site.c has it */
+    const bool is_wide = rkvi_decode_is_wide(x->rows * (x->q_heads / x->kv_heads), x->dim, x->dim);
     const uint64_t want = w->o.runs ? w->o.runs : (is_wide ? 1 : 2) * (uint64_t)w->n_sm / s->geom.n_heads;
     uint64_t k = 0;
     while ((leaves >> k) > want)

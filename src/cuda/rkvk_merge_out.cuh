@@ -3,7 +3,7 @@
  * rkvk_merge_out.cuh: from a row's last node to the caller's output: the sink, the
  * division, the types of out, lse.
  *
- * Values are those of the plain C reference (put_out of ops_ref_merge.c), bit by bit.
+ * Values are those of the plain C reference (rkvi_ref_put_out), bit by bit.
  */
 #ifndef RKVK_MERGE_OUT_CUH
 #define RKVK_MERGE_OUT_CUH

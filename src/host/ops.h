@@ -184,7 +184,7 @@ typedef struct rkvi_attend_args {
     float scale;
     float softcap; /* 0: none */
     uint32_t max_rows; /* of an item of this launch: picks the fastest kernel, not bits; 0: not said */
-    rkvi_merge_args merge; /* items with RKVI_ITEM_LAST: where their rows' outputs go */
+    rkvi_merge_args merge; /* of it out, lse and sinks: where rows of items with RKVI_ITEM_LAST go */
 } rkvi_attend_args;
 
 /* New cell i (row i of k and v) goes to cell `cell` of the tile-layer at
@@ -382,6 +382,13 @@ typedef struct rkvi_ops {
     rkvi_op_fn fn[RKVI_OP_COUNT];
     const char *name; /* "ref", "avx2", "avx512", "avx512vnni" */
 } rkvi_ops;
+
+/* Decode of so many columns (rows x query heads of a KV head) has, on a GPU, a kernel
+ * of which a multiprocessor holds one block, not two.  It says how to cut, no bits. */
+static inline bool rkvi_decode_is_wide(uint64_t columns, uint32_t dk, uint32_t dv)
+{
+    return columns > 8 && dk <= 192 && dv <= 192;
+}
 
 /* The step's row that row r of an item is. */
 static inline uint64_t rkvi_item_row(const uint32_t *row_map, const rkvi_entry *entry, const rkvi_item *item,

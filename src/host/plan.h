@@ -42,8 +42,7 @@ typedef struct rkvi_plan_view {
     uint64_t launch_bytes;     /* most that a launch reads from the ring; 0: one tile-layer */
     uint64_t group_bytes;      /* what a launch reads when the site takes several */
     uint32_t target_runs;      /* decode items x KV heads wanted per launch, all entries together */
-    uint32_t wide_runs;        /* the same where an item has more than 8 columns (rows x query heads of a KV head),
-                                * of dims up to 192; 0: no other number */
+    uint32_t wide_runs;        /* the same where decode is wide (rkvi_decode_is_wide); 0: no other number */
     bool no_cpu;               /* no share for the CPU in this step */
     uint64_t ticket0;          /* of the CPU's job at site 0, the others follow */
     bool predict;              /* the step after: what enters the tail by then has entered */

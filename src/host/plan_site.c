@@ -122,7 +122,7 @@ static uint64_t wanted_runs(const rkvi_site_plan *sp, const rkvi_site_config *si
     uint64_t rows = 0;
     for (uint32_t stem = 0; stem < sp->w->share.n_stems; stem++)
         rows = sp->w->share.stems[stem].n_rows > rows ? sp->w->share.stems[stem].n_rows : rows;
-    const bool is_wide = rows * (site->n_q_heads / g->n_heads) > 8 && g->dk <= 192 && g->dv <= 192;
+    const bool is_wide = rkvi_decode_is_wide(rows * (site->n_q_heads / g->n_heads), g->dk, g->dv);
     return (is_wide && sp->v->wide_runs ? sp->v->wide_runs : sp->v->target_runs) / g->n_heads;
 }
 
