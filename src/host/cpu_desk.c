@@ -55,25 +55,13 @@ static bool take(rkvi_cpu_desk *d, uint64_t ticket, uint64_t *claim)
     return false;
 }
 
-/* A unit is one KV head of one item, whose partials lie one after another. */
-static void compute(const rkvi_cpu_job *j, uint64_t unit)
-{
-    const uint32_t heads = j->args.geom.n_heads;
-    rkvi_item item = j->args.items[unit / heads];
-    rkvi_attend_args args = j->args;
-    item.slot = unit / heads * args.max_rows;
-    args.items = &item;
-    j->decode(&args, unit % heads);
-}
-
 /* Those behind the limit are dropped; their job is done all the same. */
 static void run(rkvi_cpu_desk *d, uint64_t ticket, uint64_t left)
 {
     const uint64_t index = index_of(d, ticket);
     const uint32_t n = atomic_load_explicit(&d->n_units[index], memory_order_relaxed);
     tell(d, RKVI_CPU_HAS_UNIT);
-    if (word(&d->words->closed) < ticket)
-        compute(&d->jobs[index], n - left);
+    rkvi_cpu_job_run(&d->jobs[index], n - left, d->over, word(&d->words->closed) < ticket);
     if (atomic_fetch_add(&d->n_done, 1) + 1 < n)
         return;
     atomic_store(&d->n_done, 0);
@@ -114,13 +102,13 @@ bool rkvi_cpu_desk_is_held(const rkvi_cpu_desk *d, uint32_t book)
     return done < sent && index_of(d, sent) / d->n_sites == book;
 }
 
-void rkvi_cpu_desk_put(rkvi_cpu_desk *d, uint64_t ticket, const rkvi_cpu_job *job, uint32_t n_units)
+void rkvi_cpu_desk_put(rkvi_cpu_desk *d, uint64_t ticket, const rkvi_cpu_job *job)
 {
     d->jobs[index_of(d, ticket)] = *job;
-    atomic_store_explicit(&d->n_units[index_of(d, ticket)], n_units, memory_order_relaxed);
+    atomic_store_explicit(&d->n_units[index_of(d, ticket)], (uint32_t)rkvi_cpu_job_units(job), memory_order_relaxed);
 }
 
-rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites)
+rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites, uint32_t wanted)
 {
     const size_t n = (size_t)n_books * n_sites;
     d->words = words;
@@ -128,11 +116,13 @@ rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_boo
     d->n_sites = n_sites;
     d->jobs = calloc(n, sizeof *d->jobs);
     d->n_units = calloc(n, sizeof *d->n_units);
-    return d->jobs && d->n_units ? RKV_OK : rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %zu jobs of the CPU's share", n);
+    d->over = calloc(wanted, sizeof *d->over);
+    return d->jobs && d->n_units && d->over ? RKV_OK : rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %zu jobs of the CPU's share", n);
 }
 
 void rkvi_cpu_desk_free(rkvi_cpu_desk *d)
 {
     free(d->jobs);
     free(d->n_units);
+    free(d->over);
 }

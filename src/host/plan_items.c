@@ -106,15 +106,10 @@ static bool add_launch(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z,
     return add_runs(sp, c, a, z, launch, choose_run(sp, c, n, all, sp->target, sp->most_k));
 }
 
-/* Threads take items in turn: the last quarter comes in runs of a quarter of
- * the length, so that they end alike.  That makes 7/4 of the items. */
 static bool add_cpu_launch(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32_t launch)
 {
-    const uint64_t target = rkvi_plan_cpu_items(sp->v, (uint32_t)(sp->site - sp->p->sites));
     const uint64_t n = z - a, all = leaves_of_launch(sp, launch, n);
-    const uint32_t k = choose_run(sp, c, n * 7 / 4, all * 7 / 4, target, 31);
-    const uint64_t run = (uint64_t)1 << k, at = (z - n / 4) & ~(run - 1), middle = k > 0 && at > a ? at : z;
-    return add_runs(sp, c, a, middle, launch, k) && add_runs(sp, c, middle, z, launch, k > 2 ? k - 2 : 0);
+    return add_runs(sp, c, a, z, launch, choose_run(sp, c, n, all, rkvi_plan_cpu_items(sp->v), 31));
 }
 
 static bool decode_items(rkvi_site_plan *sp, const cut *c)
