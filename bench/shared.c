@@ -246,7 +246,7 @@ static const char help[] =
     "  --heads N         KV heads x 128 of each (1)\n"
     "  --group N         query heads of each KV head (4)\n"
     "  --compute MS      the engine's own work, a step (0)\n"
-    "  --link-gbs X      hint of the link's bandwidth, for the ring's size (a GPU's is not known)\n"
+    "  --link-gbs X      hint of the link's bandwidth, for the ring's size (else a GPU's is measured)\n"
     "  --steps N         measured ones (8)\n"
     "  --apart           N sequences with a prefix each instead\n"
     "  --json FILE       the figures as JSON\n";

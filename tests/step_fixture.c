@@ -157,6 +157,8 @@ rkv_status fx_try_open(fx *w, const fx_model *m)
         rkvi_dev_destroy(w->dev);
         return s;
     }
+    for (uint32_t i = 0; i < 3; i++)
+        w->copied_bytes[i] = fx_copied(w, (rkvi_direction)i);
     /* A sequence may fill the tiles that are there for others' ragged ends. */
     rkv_cache_info info = {.struct_size = sizeof info};
     fx_ok(rkv_cache_info_get(w->cache, &info), "info");
@@ -500,9 +502,9 @@ uint64_t fx_copied(const fx *w, rkvi_direction direction)
 {
     rkvi_device_usage u;
     if (fx_gpu)
-        return fx_gpu->copied_bytes(w->core, direction);
+        return fx_gpu->copied_bytes(w->core, direction) - w->copied_bytes[direction];
     rkvi_device_usage_get(w->core, &u);
-    return u.copied_bytes[direction];
+    return u.copied_bytes[direction] - w->copied_bytes[direction];
 }
 
 const void *fx_device_bytes(const fx *w, uint64_t addr, uint64_t bytes, void *buffer)

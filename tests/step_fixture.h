@@ -81,6 +81,7 @@ typedef struct fx {
     fx_model model;
     rkv_cache *cache;
     rkvi_device *dev, *core; /* core: below a checker */
+    uint64_t copied_bytes[3]; /* when fx_open had ended, by direction */
     rkv_type tensor_type;    /* 0: f32 */
     bool is_strided;
     bool is_fixed; /* tensors stay where they are while the number of rows does */

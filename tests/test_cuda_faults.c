@@ -366,6 +366,46 @@ static void test_create(void **state)
     }
 }
 
+/* The link is measured before the cache takes anything: memory that is refused for it
+ * costs the rate alone. */
+static void link_under(wrap_kind kind, uint64_t nth, cudaError_t error, bool is_measured)
+{
+    static fx w;
+    const wrap_held before = wrap_holds();
+    const fx_model m = fs_model();
+    rkv_cache_info info = {.struct_size = sizeof info};
+    arm(kind, nth, error, false);
+    fx_open(&w, &m);
+    assert_int_equal(wrap_disarm(), nth > 0);
+    fx_ok(rkv_cache_info_get(w.cache, &info), "info");
+    assert_int_equal(info.link_is_measured, is_measured);
+    assert_int_equal(info.link_bytes_per_s > 0, is_measured);
+    fs_append(&w, 0, 48, RKV_REGIME_PREFILL, 100);
+    fs_append(&w, 1, 48, RKV_REGIME_PREFILL, 200);
+    check_whole(&w, 0);
+    fx_close(&w);
+    check_held(&before);
+}
+
+static void test_link(void **state)
+{
+    (void)state;
+    static fx w;
+    const fx_model m = fs_model();
+    is_sticky = false;
+    link_under(WRAP_ANY, 0, cudaSuccess, true);
+    link_under(WRAP_MALLOC, 1, cudaErrorMemoryAllocation, false);
+    link_under(WRAP_REGISTER, 1, cudaErrorNotSupported, true); /* pinned otherwise */
+    const wrap_held before = wrap_holds();
+    for (uint64_t nth = 1; nth <= 3; nth++) { /* the copy that wakes the link, and those that are timed */
+        arm(WRAP_COPY, nth, cudaErrorNotSupported, false);
+        assert_int_equal(fx_try_open(&w, &m), RKV_E_DEVICE_CALL);
+        message_names_it();
+        assert_true(wrap_disarm());
+        check_held(&before);
+    }
+}
+
 /* Of a cache with work in flight. */
 static bool run_destroy(wrap_kind kind, uint64_t nth, cudaError_t error, bool sticky)
 {
@@ -507,7 +547,7 @@ int main(int argc, char **argv)
         return fault_in_step();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fault_in_step), cmocka_unit_test(test_none),
-        cmocka_unit_test(test_create),        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_create),       cmocka_unit_test(test_link),        cmocka_unit_test(test_calls),
         cmocka_unit_test(test_broken_steps),  cmocka_unit_test(test_lost_in_calls),
         cmocka_unit_test(test_destroy),
 #if FAKE_CUDA

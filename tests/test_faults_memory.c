@@ -14,6 +14,7 @@
 #include "rollkv/state.h"
 
 #include "api_internal.h"
+#include "device_sim.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -252,11 +253,54 @@ static void test_create(void **state)
     arm(0, false);
 }
 
+/* And of one whose link is measured first: what is refused for that costs the rate alone. */
+static void test_create_measuring(void **state)
+{
+    (void)state;
+    static rkvi_ops ops;
+    fx_model m = fs_model();
+    m.params.kv_layers = m.layers;
+    m.params.sites = m.sites;
+    m.params.n_kv_layers = m.n_layers;
+    m.params.n_sites = m.n_sites;
+    rkvi_ops_best(&ops, NULL);
+    const rkvi_device_sim_settings settings = {.h2d.bytes_per_s = 1000000000, .hides_link = true};
+    for (int all = 0; all < 2; all++) {
+        uint64_t nth = 1, n_without = 0;
+        n_failed = 0;
+        for (bool hit = true; hit; nth += fx_is_full() || nth < 200 ? 1 : 1 + nth / 16) {
+            rkvi_device *dev = NULL;
+            rkv_cache *cache = NULL;
+            rkv_cache_info info = {.struct_size = sizeof info};
+            fx_ok(rkvi_device_sim_create(&settings, &ops, &dev), "device_sim");
+            arm(nth, all);
+            const rkv_status s = rkvi_api_create_on(&m.params, dev, &cache);
+            hit = was_hit;
+            arm(0, false);
+            if (s != RKV_OK) {
+                was_hit = hit;
+                assert_true(again(s) && !cache);
+                fx_nothing_left(dev);
+                rkvi_dev_destroy(dev);
+                continue;
+            }
+            fx_ok(rkv_cache_info_get(cache, &info), "info");
+            n_without += !info.link_is_measured;
+            assert_true(hit || info.link_is_measured);
+            rkv_cache_destroy(cache);
+        }
+        print_message("create, measuring: %llu requests refused in turn, %u failed, %llu without the rate\n",
+                      (unsigned long long)nth, n_failed, (unsigned long long)n_without);
+        assert_true(n_failed > 20 && (all || n_without > 3));
+    }
+}
+
 int main(void)
 {
     fs_failed = again;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_create),
+        cmocka_unit_test(test_create_measuring),
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_device_calls),
     };

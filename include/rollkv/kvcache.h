@@ -14,7 +14,8 @@ extern "C" {
 
 typedef struct rkv_cache rkv_cache;
 
-/* Blocks; allocates all device memory and the first host slab.  On failure
+/* Blocks; allocates all device memory and the first host slab.  Before that, a GPU's
+ * link is measured, where its rate is wanted and not given (params.h).  On failure
  * *out_cache is untouched and nothing is left allocated.
  * Errors: RKV_E_ARGUMENT, RKV_E_UNSUPPORTED, RKV_E_OVERFLOW (the parameters),
  * RKV_E_NO_DEVICE, RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_RING (what does
@@ -137,6 +138,8 @@ typedef struct rkv_cache_info {
     uint32_t reserved2;
     uint32_t active_sequences;
     uint32_t reserved3;
+    uint32_t link_is_measured;       /* 1: link_bytes_per_s was, at creation; 0: given, the executor's, or unknown */
+    uint32_t reserved4;
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 

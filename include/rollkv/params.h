@@ -113,6 +113,7 @@ enum {
 enum { RKV_NUMA_DEVICE = 0, RKV_NUMA_OFF = -1 }; /* else: node + 1 */
 #define RKV_DRAFT_NONE 0xffffffffu               /* draft_rows: no lag */
 #define RKV_TURNS_NONE 0xffffffffu               /* max_turns: positions are never shifted */
+#define RKV_LINK_UNKNOWN UINT64_MAX              /* link_bytes_per_s: not measured, the ring has room for four copies */
 
 typedef struct rkv_cache_params {
     uint32_t struct_size;
@@ -138,8 +139,8 @@ typedef struct rkv_cache_params {
                                           * device_allocator: at most what it gives); 0: nine tenths of that */
     uint64_t host_limit_bytes;           /* the tail; 0: nine tenths of the machine's memory */
     uint64_t step_ns;                    /* hint: compute of a step without the tail's copies */
-    uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the executor's (a GPU's is not known: the
-                                          * ring then has room for four copies) */
+    uint64_t link_bytes_per_s;           /* hint: H2D bandwidth; 0: the host executor's; of a GPU it is measured at
+                                          * creation (below), where there is a tail; RKV_LINK_UNKNOWN */
     rkv_allocator device_allocator;
     rkv_rope_params rope;                /* for shifting alone: q and k come rotated */
     rkv_host_params host;                /* RKV_DEVICE_HOST only */
@@ -180,12 +181,25 @@ typedef struct rkv_cache_params {
     uint32_t reserved;
 } rkv_cache_params;
 #define RKV_CACHE_PARAMS_INIT {.struct_size = sizeof(rkv_cache_params)}
+/* Measuring a GPU's link: rkv_cache_create, once its parameters are known to fit, copies
+ * 16 MiB of pinned memory to the device, then as much four times more (a few ms; less
+ * from a smaller tail or over a slow link), from memory that it has given back before
+ * the cache takes any: at most 16 MiB of each kind, and no more than the cache will
+ * take; the device's from device_allocator, where that is given.  Other copies should
+ * rest meanwhile.  Where memory for it is refused, the rate stays unknown, and
+ * creation goes on.  rkv_cache_info tells the rate and that it was measured.  Sizes that
+ * follow from it (ring_bytes, copy_bytes, a window that is AUTO; docs/sizing.md) may
+ * differ a little from run to run, results don't, but with a share of the CPU's that
+ * is chosen by it; device_limit_bytes holds as ever.
+ * Where the sizes are to be the same each time, give the rate, or RKV_LINK_UNKNOWN. */
 
 /* ----------------------------------------------------------------- estimate */
 
 /* What a cache with these parameters takes, without allocating.  Succeeds for
  * parameters that are valid but do not fit: then fits is 0, `advice` says what
- * does not fit and what would, and largest_* hold it. */
+ * does not fit and what would, and largest_* hold it.  Measures nothing: a GPU's
+ * link is unknown unless link_bytes_per_s gives its rate (rkv_cache_info of an
+ * earlier cache has it), and so are free_zone_cells and ring_rule_bytes. */
 typedef struct rkv_estimate {
     uint32_t struct_size;
     uint32_t fits;                    /* 1 or 0 */
@@ -203,8 +217,9 @@ typedef struct rkv_estimate {
     uint64_t largest_capacity_cells;  /* that would fit with these budgets; 0: none */
     uint64_t largest_resident_cells;  /* per KV layer with a tail, that would fit at this capacity */
     uint64_t smallest_device_bytes;   /* with no window at all: with the smallest ring, or with this one */
-    uint64_t free_zone_cells;         /* up to this context the tail hides behind step_ns; 0: no hints */
-    uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: no hints */
+    uint64_t free_zone_cells;         /* up to this context the tail hides behind step_ns; 0: no hints, or no
+                                       * rate of the link */
+    uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: likewise */
     char advice[256];
     uint64_t host_cpu_bytes;          /* pinned, beside the tail: q and partials of the CPU's share */
 } rkv_estimate;

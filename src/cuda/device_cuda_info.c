@@ -68,6 +68,7 @@ static cudaError_t read_info(int ordinal, rkvi_device_info *out)
         .memory_free_bytes = free_bytes,
         .n_workers = (uint32_t)prop.multiProcessorCount,
         .numa_node = numa_node_of(ordinal),
+        .has_link = true,
         .is_host = false,
     };
     snprintf(out->name, sizeof out->name, "%.63s", prop.name);

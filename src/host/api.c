@@ -5,6 +5,7 @@
  */
 #include "api_internal.h"
 #include "step_cells.h"
+#include "step_link.h"
 
 static const rkvi_copy_spec info_spec = {"rkv_cache_info", sizeof(rkv_cache_info),
                                          offsetof(rkv_cache_info, device_name)};
@@ -59,6 +60,26 @@ static rkv_status make_config(const rkv_cache_params *p, const rkvi_machine *mac
     return s == RKV_OK ? fit : s;
 }
 
+/* The link's rate is measured, where nobody gives it, and the sizes follow from it;
+ * those without it remain where the others don't come out (with a smaller ring the
+ * tables are larger). */
+static rkv_status measure_link(const rkv_cache_params *p, const rkvi_machine *machine, rkvi_device *dev, rkvi_config *cfg)
+{
+    rkvi_config measured;
+    rkvi_machine m = *machine;
+    rkv_status s = rkvi_step_link_measure_new(dev, cfg, &m.link_bytes_per_s);
+    if (s != RKV_OK || m.link_bytes_per_s == 0)
+        return s;
+    m.link_is_measured = true;
+    if (make_config(p, &m, &measured) == RKV_OK) {
+        rkvi_config_free(cfg);
+        *cfg = measured;
+    } else {
+        rkvi_error_clear();
+    }
+    return RKV_OK;
+}
+
 rkv_status rkvi_api_create_on(const rkv_cache_params *params, rkvi_device *dev, rkv_cache **out)
 {
     rkvi_machine machine;
@@ -69,6 +90,8 @@ rkv_status rkvi_api_create_on(const rkv_cache_params *params, rkvi_device *dev, 
     if (s != RKV_OK)
         return s;
     s = rkvi_api_supported(dev, &cfg);
+    if (s == RKV_OK)
+        s = measure_link(params, &machine, dev, &cfg);
     if (s == RKV_OK)
         s = rkvi_handle_create(&cfg, dev, out);
     if (s != RKV_OK)
@@ -94,6 +117,8 @@ static rkv_status create(const rkv_cache_params *params, rkv_cache **out)
     if (s != RKV_OK)
         goto free_config;
     s = rkvi_api_supported(dev, &cfg);
+    if (s == RKV_OK)
+        s = measure_link(&p, &machine, dev, &cfg);
     if (s == RKV_OK)
         s = rkvi_handle_create(&cfg, dev, out);
     if (s != RKV_OK)

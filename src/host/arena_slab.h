@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * arena_slab.h: one slab of host memory, from the system to the executor.
- * Internal to the arena, as is its struct.
+ * Internal to the arena, as is its struct; step_link.c makes one of its own.
  */
 #ifndef RKVI_ARENA_SLAB_H
 #define RKVI_ARENA_SLAB_H

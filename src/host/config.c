@@ -45,8 +45,10 @@ rkv_status rkvi_config_open(rkvi_config *cfg, const rkv_cache_params *params,
         rkvi_config_free(cfg);
         return s;
     }
-    if (!cfg->link_bytes_per_s)
+    if (!cfg->link_bytes_per_s && !cfg->link_is_unknown) {
         cfg->link_bytes_per_s = machine->link_bytes_per_s;
+        cfg->link_is_measured = machine->link_is_measured;
+    }
     cfg->device_extent_bytes = machine->is_host ? HOST_EXTENT_BYTES : DEVICE_EXTENT_BYTES;
     cfg->device_limit_bytes = limit_or_default(p.device_limit_bytes, machine->device_memory_bytes);
     /* What an engine's allocator gives may be taken already, so not free now. */

@@ -103,6 +103,8 @@ typedef struct rkvi_config {
     uint64_t copy_bytes;
     uint64_t largest_tile_layer_bytes; /* with a tail */
     uint64_t link_bytes_per_s, step_ns, ring_rule_bytes;
+    bool link_is_unknown;  /* as asked: nothing is assumed, nor measured */
+    bool link_is_measured; /* by the library */
 
     /* Room on the device, each a line of the estimate. */
     uint64_t window_bytes;
@@ -194,6 +196,7 @@ typedef struct rkvi_machine {
     uint64_t device_memory_bytes; /* free now */
     uint64_t host_memory_bytes;   /* of the machine */
     uint64_t link_bytes_per_s;    /* 0: unknown */
+    bool link_is_measured;        /* by step_link.c */
     bool is_host;                 /* host executor: no limit given means all resident */
 } rkvi_machine;
 

@@ -42,7 +42,7 @@ static rkv_status check_sizes(const rkv_cache_params *p)
         {"device_limit_bytes", p->device_limit_bytes},
         {"host_limit_bytes", p->host_limit_bytes},
         {"step_ns", p->step_ns},
-        {"link_bytes_per_s", p->link_bytes_per_s},
+        {"link_bytes_per_s", p->link_bytes_per_s == RKV_LINK_UNKNOWN ? 0 : p->link_bytes_per_s},
         {"host.link_bytes_per_s", p->host.link_bytes_per_s},
         {"host.copy_cost_ns", p->host.copy_cost_ns},
         {"host.copy_latency_ns", p->host.copy_latency_ns},
@@ -126,7 +126,8 @@ static void take_scalars(rkvi_config *cfg, const rkv_cache_params *p)
     cfg->flags = p->flags;
     cfg->numa = p->numa;
     cfg->step_ns = p->step_ns;
-    cfg->link_bytes_per_s = p->link_bytes_per_s;
+    cfg->link_is_unknown = p->link_bytes_per_s == RKV_LINK_UNKNOWN;
+    cfg->link_bytes_per_s = cfg->link_is_unknown ? 0 : p->link_bytes_per_s;
     cfg->allocator = p->device_allocator;
     cfg->host = p->host;
     cfg->progress = p->progress;

@@ -97,6 +97,7 @@ typedef struct rkvi_device_info {
     uint32_t n_workers;         /* work items that run at once (SMs, threads) */
     int32_t numa_node;          /* node of the device, -1 unknown */
     uint64_t link_bytes_per_s;  /* H2D, 0 unknown */
+    bool has_link;              /* to be measured, where it is unknown */
     bool is_host;               /* device memory can be read by host code */
 } rkvi_device_info;
 
@@ -124,8 +125,10 @@ typedef struct rkvi_device_vt {
     rkv_status (*event_record)(rkvi_device *d, rkvi_event *event, void *stream);
     rkv_status (*event_sync)(rkvi_device *d, rkvi_event *event);
     rkv_status (*event_query)(rkvi_device *d, rkvi_event *event, bool *out_done);
-    /* Time between two completed records, on the executor's clock (virtual in
-     * device_sim). */
+    /* The host's time on the executor's clock (virtual in device_sim).  May be
+     * NULL: CLOCK_MONOTONIC. */
+    uint64_t (*now_ns)(rkvi_device *d);
+    /* Time between two completed records, on that clock. */
     rkv_status (*event_elapsed)(rkvi_device *d, rkvi_event *from, rkvi_event *to, int64_t *out_ns);
 
     rkv_status (*copy)(rkvi_device *d, const rkvi_copy *copy, void *stream);

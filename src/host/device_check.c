@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static check_device *check_of(rkvi_device *d)
 {
@@ -252,6 +253,16 @@ static rkv_status check_event_elapsed(rkvi_device *d, rkvi_event *from, rkvi_eve
 {
     check_device *c = check_of(d);
     return c->inner->vt->event_elapsed(c->inner, event_of(from)->inner, event_of(to)->inner, out_ns);
+}
+
+static uint64_t check_now_ns(rkvi_device *d)
+{
+    check_device *c = check_of(d);
+    struct timespec ts;
+    if (c->inner->vt->now_ns)
+        return c->inner->vt->now_ns(c->inner);
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 /* ---- memory ---- */
@@ -524,6 +535,7 @@ static const rkvi_device_vt check_vt = {
     .event_record = check_event_record,
     .event_sync = check_event_sync,
     .event_query = check_event_query,
+    .now_ns = check_now_ns,
     .event_elapsed = check_event_elapsed,
     .copy = check_copy,
     .fill = check_fill,

@@ -124,6 +124,15 @@ void rkvi_device_usage_get(rkvi_device *d, rkvi_device_usage *out)
     pthread_mutex_unlock(&c->lock);
 }
 
+static uint64_t core_now_ns(rkvi_device *d)
+{
+    rkvi_core *c = core_of(d);
+    pthread_mutex_lock(&c->lock);
+    const int64_t ns = c->backend->now_ns(c);
+    pthread_mutex_unlock(&c->lock);
+    return (uint64_t)ns;
+}
+
 static rkv_status core_info(rkvi_device *d, rkvi_device_info *out)
 {
     rkvi_core *c = core_of(d);
@@ -136,6 +145,7 @@ static rkv_status core_info(rkvi_device *d, rkvi_device_info *out)
         .n_workers = c->n_workers,
         .numa_node = -1,
         .link_bytes_per_s = c->link_bytes_per_s,
+        .has_link = c->has_link,
         .is_host = true,
     };
     snprintf(out->name, sizeof out->name, "%s", c->backend->name);
@@ -447,6 +457,7 @@ static const rkvi_device_vt core_vt = {
     .event_record = core_event_record,
     .event_sync = core_event_sync,
     .event_query = core_event_query,
+    .now_ns = core_now_ns,
     .event_elapsed = core_event_elapsed,
     .copy = rkvi_core_copy,
     .fill = rkvi_core_fill,

@@ -252,6 +252,7 @@ struct rkvi_core {
     const rkvi_ops *ops;
     rkvi_device_limits limits;
     uint64_t link_bytes_per_s;
+    bool has_link;
     uint32_t n_workers;
     pid_t pid;
     pthread_mutex_t lock;

@@ -431,7 +431,8 @@ rkv_status rkvi_device_sim_create(const rkvi_device_sim_settings *s, const rkvi_
     init_habit(&sim->habit, sim->settings.seed);
     sim->core.device.wants_ranges = sim->settings.poison != RKVI_SIM_POISON_OFF;
     sim->core.n_workers = sim->settings.n_workers ? sim->settings.n_workers : 1;
-    sim->core.link_bytes_per_s = sim->settings.h2d.bytes_per_s;
+    sim->core.has_link = sim->settings.h2d.bytes_per_s != 0;
+    sim->core.link_bytes_per_s = sim->settings.hides_link ? 0 : sim->settings.h2d.bytes_per_s;
     const rkv_status st = rkvi_core_init(&sim->core, &sim_backend, ops, &sim->settings.limits);
     if (st) {
         sim_destroy(&sim->core);

@@ -46,6 +46,7 @@ typedef struct rkvi_device_sim_settings {
     uint32_t n_workers; /* as info reports it; 0: 1 */
     rkvi_device_limits limits;
     rkvi_link_settings h2d, d2h;
+    bool hides_link;             /* info does not tell h2d's rate: it can be measured, as a GPU's */
     uint64_t device_bytes_per_s; /* 0: no time */
     int64_t launch_ns;
     int64_t host_call_ns;

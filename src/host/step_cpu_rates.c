@@ -4,6 +4,7 @@
  */
 #include "step_cpu_rates.h"
 
+#include "step_link.h"
 #include "step_types.h"
 
 #include <pthread.h>
@@ -14,14 +15,11 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define SCRATCH_BYTES (1024 * MIB) /* of the tail's memory: far beyond what CPUs keep of it */
-#define COPIED_BYTES (64 * MIB)   /* at least, */
-#define COPIED_NS 25000000u       /* and so long, */
-#define MOST_NS 60000000u         /* at most */
+#define COPIED_NS 25000000u       /* of copies, at least */
+#define MOST_NS 60000000u         /* that the threads are at it */
 #define ROUNDS 3u                 /* of both; what disturbs one of them is not the cache's */
 #define NAP_NS 200000
-#define MOST_COPIES 256u
 #define MOST_UNITS 100000u /* more than threads get through in MOST_NS, but of tiny heads */
-#define COPY_NS 5000000u /* a copy on a slow link */
 #define GEOMETRIES 3u             /* measured; further ones have the first one's rate */
 
 /* Places of the tails of all KV layers alike, as a step reads them, and the attention
@@ -38,7 +36,7 @@ typedef struct load {
     _Atomic bool *taken; /* [n_slots] rooms for partials */
     bool *is_free;       /* [n_places] */
     uint64_t n_places, n_slots, most_places;
-    uint64_t copy_bytes; /* adjacent places, from bases[0] on */
+    rkvi_step_link link; /* of adjacent places, from bases[0] on, into the ring */
 } load;
 
 static uint64_t now_ns(void)
@@ -46,11 +44,6 @@ static uint64_t now_ns(void)
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static uint64_t rate(uint64_t bytes, uint64_t ns)
-{
-    return (uint64_t)((double)bytes * 1e9 / (double)(ns ? ns : 1));
 }
 
 /* ----------------------------------------------------------------- tail memory */
@@ -126,7 +119,9 @@ static void list_places(rkv_cache *h, uint32_t like, load *l)
     }
     rkvi_cpu_team_run(h->cpu.team, zero_place, l, l->n_places);
     const uint64_t ring = h->cfg.ring_bytes / first->place_bytes, adjacent = first->counts[0];
-    l->copy_bytes = (ring < adjacent ? ring : adjacent) * first->place_bytes;
+    l->link = (rkvi_step_link){.dev = h->dev, .stream = h->in_stream, .dst = h->ring_memory,
+                               .src = (const void *)(uintptr_t)l->bases[0],
+                               .copy_bytes = (ring < adjacent ? ring : adjacent) * first->place_bytes};
 }
 
 static void free_load(load *l)
@@ -185,65 +180,6 @@ static void fill_load(rkv_cache *h, uint32_t site, load *l)
                                  .q_heads = s->n_q_heads, .scale = s->scale, .softcap = s->softcap, .max_rows = 1};
 }
 
-/* ------------------------------------------------------------------------ link */
-
-static rkv_status copies(rkv_cache *h, const load *l, uint64_t n)
-{
-    const rkvi_copy copy = {.direction = RKVI_H2D, .dst = h->ring_memory,
-                            .src = (const void *)(uintptr_t)l->bases[0], .width_bytes = l->copy_bytes, .rows = 1};
-    rkv_status s = RKV_OK;
-    for (uint64_t i = 0; i < n && s == RKV_OK; i++)
-        s = rkvi_dev(copy, h->dev, &copy, h->in_stream);
-    return s;
-}
-
-static rkv_status timed_copies(rkv_cache *h, const load *l, uint64_t n, uint64_t *out_ns)
-{
-    const uint64_t from_ns = now_ns();
-    rkv_status s = copies(h, l, n);
-    if (s == RKV_OK)
-        s = rkvi_dev(stream_sync, h->dev, h->in_stream);
-    *out_ns = now_ns() - from_ns;
-    return s;
-}
-
-/* Copies that take about COPIED_NS, but COPIED_BYTES where those take less than
- * MOST_NS. */
-static uint64_t n_copies(uint64_t copy_bytes, uint64_t bytes_per_s)
-{
-    const double per_ns = (double)bytes_per_s * 1e-9;
-    double bytes = per_ns * COPIED_NS;
-    if (bytes < (double)COPIED_BYTES)
-        bytes = (double)COPIED_BYTES < per_ns * MOST_NS ? (double)COPIED_BYTES : per_ns * MOST_NS;
-    const uint64_t n = (uint64_t)(bytes / (double)copy_bytes);
-    return n < 1 ? 1 : n < MOST_COPIES ? n : MOST_COPIES;
-}
-
-/* Whole places, as many as cross in COPY_NS, but one. */
-static void cut_copies(load *l, uint64_t bytes_per_s)
-{
-    const uint64_t place = l->args.geom.bytes, most = (uint64_t)((double)bytes_per_s * 1e-9 * COPY_NS) / place;
-    if (l->copy_bytes > most * place)
-        l->copy_bytes = most ? most * place : place;
-}
-
-/* The first copy wakes the link, and tells how many are to come. */
-static rkv_status measure_link(rkv_cache *h, load *l, uint64_t *out)
-{
-    const uint64_t most_bytes = l->copy_bytes;
-    uint64_t ns = 0;
-    l->copy_bytes = l->args.geom.bytes;
-    rkv_status s = timed_copies(h, l, 1, &ns);
-    const uint64_t first = rate(l->copy_bytes, ns);
-    l->copy_bytes = most_bytes;
-    cut_copies(l, first);
-    const uint64_t n = n_copies(l->copy_bytes, first);
-    if (s == RKV_OK)
-        s = timed_copies(h, l, n, &ns);
-    *out = rate(n * l->copy_bytes, ns);
-    return s;
-}
-
 /* ------------------------------------------------------------- threads and link */
 
 /* Threads go through the places again and again, until the copies have ended. */
@@ -295,10 +231,10 @@ static void race_unit(const void *arg, uint64_t index)
 static rkv_status measure_both(rkv_cache *h, const load *l, uint64_t link_bytes_per_s, uint64_t *out_cpu,
                                uint64_t *out_beside)
 {
-    const uint64_t n = n_copies(l->copy_bytes, link_bytes_per_s);
+    const uint64_t n = rkvi_step_link_count(l->link.copy_bytes, link_bytes_per_s, COPIED_NS);
     race r = {.l = l, .h = h, .caller = pthread_self(), .from_ns = now_ns()};
     atomic_store(&h->clock.stamp_ns, 0);
-    rkv_status s = copies(h, l, n);
+    rkv_status s = rkvi_step_link_copy(&l->link, n);
     if (s == RKV_OK)
         s = rkvi_dev(host_call, h->dev, stamp, &h->clock.stamp_ns, NULL, 0, h->in_stream);
     if (s == RKV_OK)
@@ -307,8 +243,8 @@ static rkv_status measure_both(rkv_cache *h, const load *l, uint64_t link_bytes_
     const rkv_status synced = rkvi_dev(stream_sync, h->dev, h->in_stream);
     const uint64_t copied_ns = atomic_load(&h->clock.stamp_ns);
     const uint64_t until_ns = copied_ns < ended_ns && bytes ? copied_ns : ended_ns;
-    *out_cpu = rate(bytes ? bytes : atomic_load(&r.all_bytes), until_ns - r.from_ns);
-    *out_beside = rate(n * l->copy_bytes, copied_ns - r.from_ns);
+    *out_cpu = rkvi_step_link_rate(bytes ? bytes : atomic_load(&r.all_bytes), until_ns - r.from_ns);
+    *out_beside = rkvi_step_link_rate(n * l->link.copy_bytes, copied_ns - r.from_ns);
     return s == RKV_OK ? synced : s;
 }
 
@@ -335,15 +271,16 @@ static rkv_status measure_site(rkv_cache *h, uint32_t site, rkvi_cpu_rates *rate
                                uint64_t *out_beside)
 {
     load l = {0};
+    const uint64_t place_bytes = h->cfg.layers[h->cfg.sites[site].kv_layer].geom.bytes;
     rkv_status s = need_places(h, h->cfg.sites[site].kv_layer);
     if (s == RKV_OK)
         s = alloc_load(h, site, &l);
     if (s == RKV_OK)
         fill_load(h, site, &l);
     if (s == RKV_OK && rates->link_bytes_per_s == 0)
-        s = measure_link(h, &l, &rates->link_bytes_per_s);
+        s = rkvi_step_link_measure(&l.link, place_bytes, place_bytes, COPIED_NS, &rates->link_bytes_per_s);
     if (s == RKV_OK)
-        cut_copies(&l, rates->link_bytes_per_s);
+        rkvi_step_link_cut(&l.link, place_bytes, rates->link_bytes_per_s);
     if (s == RKV_OK)
         s = measure_rounds(h, &l, rates->link_bytes_per_s, out_cpu, out_beside);
     free_load(&l);

@@ -13,32 +13,40 @@
 
 /* ------------------------------------------------------------------- memory */
 
+rkv_status rkvi_allocator_take(rkvi_device *dev, const rkv_allocator *a, uint64_t bytes, void **out)
+{
+    if (!a->alloc)
+        return rkvi_dev(mem_alloc, dev, bytes, out);
+    *out = a->alloc(a->user, bytes);
+    return *out ? RKV_OK
+                : rkvi_fail(RKV_E_DEVICE_MEMORY, "the engine's device allocator refused %llu bytes",
+                            (unsigned long long)bytes);
+}
+
+void rkvi_allocator_give(rkvi_device *dev, const rkv_allocator *a, void *ptr, uint64_t bytes)
+{
+    if (a->free)
+        a->free(a->user, ptr, bytes);
+    else if (!a->alloc)
+        rkvi_dev(mem_free, dev, ptr);
+}
+
 rkv_status rkvi_handle_alloc(rkv_cache *h, uint64_t bytes, void **out)
 {
     if (bytes == 0)
         return RKV_OK;
-    if (h->cfg.allocator.alloc) {
-        *out = h->cfg.allocator.alloc(h->cfg.allocator.user, bytes);
-        if (!*out)
-            return rkvi_fail(RKV_E_DEVICE_MEMORY, "the engine's device allocator refused %llu bytes",
-                             (unsigned long long)bytes);
-    } else {
-        rkv_status s = rkvi_dev(mem_alloc, h->dev, bytes, out);
-        if (s != RKV_OK)
-            return s;
-    }
-    h->device_bytes += bytes;
-    return RKV_OK;
+    const rkv_status s = rkvi_allocator_take(h->dev, &h->cfg.allocator, bytes, out);
+    if (s == RKV_OK)
+        h->device_bytes += bytes;
+    return s;
 }
 
 void rkvi_handle_free(rkv_cache *h, void *ptr, uint64_t bytes)
 {
-    if (ptr && h->cfg.allocator.free)
-        h->cfg.allocator.free(h->cfg.allocator.user, ptr, bytes);
-    else if (ptr && !h->cfg.allocator.alloc)
-        rkvi_dev(mem_free, h->dev, ptr);
-    if (ptr)
-        h->device_bytes -= bytes;
+    if (!ptr)
+        return;
+    rkvi_allocator_give(h->dev, &h->cfg.allocator, ptr, bytes);
+    h->device_bytes -= bytes;
 }
 
 rkv_status rkvi_handle_add_extent(rkv_cache *h, uint32_t layer)
@@ -402,6 +410,7 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->device_transit_bytes = c->transit_bytes;
     out->device_workspace_bytes = c->partial_bytes + c->turned_bytes + c->device_table_bytes;
     out->link_bytes_per_s = c->link_bytes_per_s;
+    out->link_is_measured = c->link_is_measured;
     out->ring_rule_bytes = c->ring_rule_bytes;
     out->step_ns = c->step_ns;
     out->n_rope_frequencies = rkvi_config_rope(c).n;

@@ -154,6 +154,9 @@ struct rkv_cache {
 
 /* ---- step_handle.c: device memory, the engine's or the executor's */
 
+rkv_status rkvi_allocator_take(rkvi_device *dev, const rkv_allocator *a, uint64_t bytes, void **out);
+void rkvi_allocator_give(rkvi_device *dev, const rkv_allocator *a, void *ptr, uint64_t bytes);
+/* Counted. */
 rkv_status rkvi_handle_alloc(rkv_cache *h, uint64_t bytes, void **out); /* 0 bytes: none */
 void rkvi_handle_free(rkv_cache *h, void *ptr, uint64_t bytes);
 /* As the tail wants it; nothing where there is none. */
