@@ -3,7 +3,7 @@
  * bench_cuda_attend: attention kernels on a GPU.
  *
  *   bench_cuda_attend [--json FILE] [--only decode|prefill] [--seconds S]
- *                     [--runs N] [--variant TEXT]
+ *                     [--runs N] [--variant TEXT] [--rest-ms R]
  *
  * decode   GB/s of stored K and V, one launch of decode and one of merge a turn,
  *          beside a plain 16-byte read of as many bytes in the same run.  Turns
@@ -12,7 +12,9 @@
  *          dim x unmasked pairs x query heads; one launch of prefill, which writes the
  *          output; beside it one that writes states, and that with a merge.
  *
- * Medians over samples with their spread.  --runs: work items a KV head of
+ * Medians over samples with their spread.  Before each figure the GPU rests (20 ms):
+ * under power limits long tensor work lowers the clock for what is measured next.
+ * --runs: work items a KV head of
  * decode (0: 2 a multiprocessor over all heads, or 1 of more than 8 columns). */
 #include "device_cuda.h"
 #include "json.h"
@@ -23,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 int bench_cuda_read(const void *p, uint64_t bytes, uint32_t *sink, uint32_t n_blocks, void *stream);
 
@@ -33,7 +36,7 @@ int bench_cuda_read(const void *p, uint64_t bytes, uint32_t *sink, uint32_t n_bl
 typedef struct options {
     const char *json, *only, *variant;
     double seconds;
-    uint64_t runs;
+    uint64_t runs, rest_ms;
 } options;
 
 typedef struct shape {
@@ -314,6 +317,8 @@ static timing measure(world *w, const site *s, work kind)
 {
     double t[SAMPLES_MAX], total = 0;
     uint32_t n = 0, cache = 0;
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(w->o.rest_ms / 1000),
+                                 .tv_nsec = (long)(w->o.rest_ms % 1000) * 1000000}, NULL);
     sample(w, s, kind, &cache, 2);
     const double first = sample(w, s, kind, &cache, 4);
     const uint32_t turns = first > 5e-3 ? 1 : first > 5e-4 ? 8 : 40;
@@ -470,6 +475,8 @@ static bool parse(int argc, char **argv, options *o)
             o->seconds = strtod(argv[i + 1], NULL);
         else if (strcmp(argv[i], "--runs") == 0)
             o->runs = strtoull(argv[i + 1], NULL, 0);
+        else if (strcmp(argv[i], "--rest-ms") == 0)
+            o->rest_ms = strtoull(argv[i + 1], NULL, 0);
         else
             return false;
     }
@@ -501,10 +508,10 @@ static void world_open(world *w)
 
 int main(int argc, char **argv)
 {
-    static world w = {.o = {.seconds = 0.15}};
+    static world w = {.o = {.seconds = 0.15, .rest_ms = 20}};
     if (!parse(argc, argv, &w.o)) {
         fprintf(stderr, "bench_cuda_attend [--json FILE] [--only decode|prefill] [--seconds S] [--runs N] "
-                        "[--variant TEXT]\n");
+                        "[--variant TEXT] [--rest-ms R]\n");
         return 2;
     }
     const char *why;

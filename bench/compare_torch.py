@@ -3,7 +3,7 @@
 """Attention of this library beside PyTorch's backends, on the same GPU in one run.
 
 compare_torch.py --bench BUILD/bench/bench_cuda_attend [--only decode|prefill] [--seconds S]
-                 [--json FILE] [--shapes TEXT]
+                 [--rest S] [--json FILE] [--shapes TEXT]
 
 decode   one row against so many cells: GB/s of stored K and V (f16).  Rivals see the query heads of a KV
          head as rows of one head (no mask is needed for one row), or as grouped heads; the faster counts.
@@ -12,7 +12,8 @@ prefill  a chunk of rows at the end of the cells, causal aligned to the end: TFL
          mask and the chunk itself with one; what would merge the two is left out, in its favour.
 
 Inputs rotate over at least four times the L2 cache, for all alike.  Rivals' calls are replayed from a CUDA
-graph, so that no launch is waited for.  Times are medians, with the spread between quartiles.  FlashInfer
+graph, so that no launch is waited for.  Before each figure, ours and theirs, the GPU rests: under a power limit,
+long tensor work lowers the clock for what comes next.  Times are medians, with the spread between quartiles.  FlashInfer
 and flash_attn take part where they can be imported.
 """
 import argparse
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 
 import torch
@@ -62,11 +64,13 @@ def graph_of(call, sets):
     return graph
 
 
-def time_of(call, sets, seconds):
+def time_of(call, sets, seconds, rest):
     """Median and spread of a call, in seconds."""
     graph = graph_of(call, sets)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     samples, total = [], 0.0
+    torch.cuda.synchronize()
+    time.sleep(rest)
     graph.replay()
     while len(samples) < 7 or (total < seconds and len(samples) < 400):
         begin.record()
@@ -143,13 +147,13 @@ def rivals(x):
     return named
 
 
-def measure(x, seconds):
+def measure(x, seconds, rest):
     """Name -> {seconds, spread} or {error}."""
     out = {}
     for name, ways in rivals(x).items():
         for way in ways:
             try:
-                t, spread = time_of(way, x.sets, seconds)
+                t, spread = time_of(way, x.sets, seconds, rest)
                 if "seconds" not in out.get(name, {}) or t < out[name]["seconds"]:
                     out[name] = {"seconds": t, "spread": spread}
             except Exception as e:  # a backend that refuses the shape says so in many ways
@@ -158,12 +162,12 @@ def measure(x, seconds):
     return out
 
 
-def ours(path, regime, seconds):
+def ours(path, regime, seconds, rest):
     """(heads, kv heads, dim, cells, rows) -> what the bench measured, f16."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "ours.json")
-        subprocess.run([path, "--only", regime, "--variant", "f16_f16", "--seconds", str(seconds), "--json", file],
-                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([path, "--only", regime, "--variant", "f16_f16", "--seconds", str(seconds),
+                        "--rest-ms", str(round(rest * 1e3)), "--json", file], check=True, stdout=subprocess.DEVNULL)
         with open(file, encoding="utf-8") as f:
             rows = json.load(f)["attention"]
     return {(r["q_heads"], r["kv_heads"], r["dim"], r["cells"], r["rows"]): r for r in rows
@@ -174,9 +178,9 @@ def pairs(rows, cells):
     return rows * (cells - rows) + rows * (rows + 1) / 2
 
 
-def row_of(x, mine, seconds):
+def row_of(x, mine, seconds, rest):
     """What the table and JSON say of a shape."""
-    theirs = measure(x, seconds)
+    theirs = measure(x, seconds, rest)
     if x.rows == 1:
         scale, unit = x.bytes * 1e-9, "GB/s"
     else:
@@ -211,13 +215,13 @@ def text_of(row, names):
 
 
 def run(regime, shapes, options):
-    mine = ours(options.bench, regime, options.seconds) if options.bench else {}
+    mine = ours(options.bench, regime, options.seconds, options.rest) if options.bench else {}
     names, rows = None, []
     for shape in shapes:
         if options.shapes and options.shapes not in "{}/{}/{}/{}/{}".format(*shape):
             continue
         x = Inputs(*shape)
-        row = row_of(x, mine.get(shape), options.seconds)
+        row = row_of(x, mine.get(shape), options.seconds, options.rest)
         if names is None:
             names = list(row["rivals"])
             print(f"{regime}: {row['unit']}, spread in %\n{'heads/D':>10} {'cells':>7} {'rows':>5} {'read':>8} "
@@ -238,6 +242,7 @@ def main():
     p.add_argument("--bench", help="bench_cuda_attend of a build")
     p.add_argument("--only", choices=["decode", "prefill"])
     p.add_argument("--seconds", type=float, default=0.1, help="of samples for each figure")
+    p.add_argument("--rest", type=float, default=0.02, help="seconds of rest before each figure, ours and theirs")
     p.add_argument("--json")
     p.add_argument("--shapes", help="only those with this text in heads/kv/dim/cells/rows")
     options = p.parse_args()
