@@ -5,7 +5,7 @@
  * mistake is made in the midst of a step, whose outputs are then compared, bit
  * by bit, with those of a cache that saw none.
  *
- * Mistakes in parameters are in test_config.c.
+ * Mistakes in parameters are in test_config_refused.c.
  */
 #include "api_world.h"
 
@@ -118,6 +118,7 @@ ATTEND(attend_out_overlap, 0, p.out.row_stride = WORLD_DIM)
 ATTEND(attend_lse_negative, 0, p.lse_row_stride = -4)
 ATTEND(attend_lse_overlap, 0, p.lse_row_stride = 3)
 ATTEND(attend_lse_far, 0, p.lse_row_stride = INT64_MAX)
+ATTEND(attend_lse_odd, 0, p.lse = (float *)(void *)((char *)p.lse + 2))
 ATTEND(attend_sinks_odd, 0, p.sinks = (const float *)(const void *)((const char *)p.q.data + 2))
 
 /* --------------------------------------------------------------------- order */
@@ -290,6 +291,7 @@ static const mistake mistakes[] = {
     {WORLD_BEGUN, attend_lse_negative, ARG, "lse_row_stride is -4"},
     {WORLD_BEGUN, attend_lse_overlap, ARG, "lse_row_stride is 3"},
     {WORLD_BEGUN, attend_lse_far, ARG, "lse_row_stride 9223372036854775807 reaches"},
+    {WORLD_BEGUN, attend_lse_odd, ARG, "lse is not aligned"},
     {WORLD_BEGUN, attend_sinks_odd, ARG, "sinks is not aligned"},
 
     {WORLD_IDLE, start_early, RKV_E_STATE, "no step is open"},
@@ -422,6 +424,36 @@ static void test_no_mistakes(void **state)
     world_destroy(&w);
 }
 
+/* A step without new cells takes no k and v; over gaps it must say where its rows are. */
+static void test_queries(void **state)
+{
+    (void)state;
+    static world w;
+    world_create(&w);
+    world_step(&w, NULL, NULL);
+    rkv_batch_entry e = {.struct_size = sizeof e, .sequence = 1, .n_rows = 1};
+    const rkv_batch b = {sizeof b, 1, &e};
+    assert_int_equal(rkv_step_begin(w.cache, &b), RKV_OK);
+    for (uint32_t site = 0; site < WORLD_SITES; site++) {
+        rkv_attend_params p = world_attend(&w, site);
+        if (p.k.data) {
+            assert_int_equal(rkv_step_attend(w.cache, &p, NULL), RKV_E_ARGUMENT);
+            assert_non_null(strstr(rkv_error_message(), "the step has no new cells"));
+        }
+        p.k.data = p.v.data = NULL;
+        assert_int_equal(rkv_step_attend(w.cache, &p, NULL), RKV_OK);
+    }
+    assert_int_equal(rkv_step_end(w.cache, NULL, NULL), RKV_OK);
+    assert_int_equal(rkv_sequence_remove(w.cache, 1, 5, 9), RKV_OK);
+    assert_int_equal(rkv_step_begin(w.cache, &b), RKV_E_BATCH);
+    assert_non_null(strstr(rkv_error_message(), "16 cells at positions [0, 20) leave gaps"));
+    const int64_t last = 19;
+    e.positions = &last;
+    assert_int_equal(rkv_step_begin(w.cache, &b), RKV_OK);
+    assert_int_equal(rkv_step_abort(w.cache), RKV_OK);
+    world_destroy(&w);
+}
+
 /* An abort takes back what the step appended. */
 static void abort_step(world *w, world_stage stage, void *arg)
 {
@@ -461,6 +493,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_no_mistakes),
+        cmocka_unit_test(test_queries),
         cmocka_unit_test(test_abort),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -433,7 +433,13 @@ static void test_arguments(void **state)
     assert_int_equal(rkv_export_cells(w.cache, 0, &everything, &o.as, NULL), RKV_E_ARGUMENT);
     o.as.form = RKV_CELLS_STORED;
     assert_int_equal(rkv_export_cells(w.cache, 0, &everything, &o.as, NULL), RKV_E_ARGUMENT);
-    o.as.form = RKV_CELLS_TENSOR;
+    o.as.k.type = o.as.v.type = 0;
+    o.as.v.row_stride = 64;
+    assert_int_equal(rkv_export_cells(w.cache, 0, &everything, &o.as, NULL), RKV_E_ARGUMENT);
+    o.as.v = (rkv_tensor){0};
+    assert_int_equal(rkv_export_cells(w.cache, 0, &everything, &o.as, NULL), RKV_E_ARGUMENT);
+    outside_init(&o, 0, RKV_CELLS_TENSOR, RKV_TYPE_F32, RKV_TYPE_F32);
+    o.as.n_cells = 2;
     o.as.memory = RKV_MEMORY_DEVICE;
     o.as.k.row_stride = 8;
     o.as.k.head_stride = 800;
@@ -463,6 +469,32 @@ static void test_arguments(void **state)
     fx_close(&w);
 }
 
+/* Blocks of dims that have none; cells beyond the last position there is. */
+static void test_limits(void **state)
+{
+    (void)state;
+    static outside o;
+    fx w;
+    fx_model m = fx_model_make(16, 0, 320);
+    const int64_t last[1] = {RKV_POS_END - 1};
+    m.executor = FX_CHECK;
+    fx_add_layer(&m, 1, 80, 80, RKV_RESIDENT_NONE);
+    fx_open(&w, &m);
+    fx_append(&w, 0, 5, RKV_REGIME_PREFILL, 1);
+    outside_init(&o, 0, RKV_CELLS_BLOCKS, RKV_TYPE_Q8_0, RKV_TYPE_Q8_0);
+    o.as.n_cells = 1;
+    assert_int_equal(rkv_export_cells(w.cache, 0, &everything, &o.as, NULL), RKV_E_UNSUPPORTED);
+    assert_non_null(strstr(rkv_error_message(), "head dim 80 is no multiple of 32"));
+    outside_init(&o, 0, RKV_CELLS_STORED, 0, 0);
+    o.as.n_cells = 1;
+    fx_ok(rkv_import_begin(w.cache, 0, 1, last), "begin");
+    fx_ok(rkv_import_cells(w.cache, &o.as, NULL), "cells");
+    fx_ok(rkv_import_end(w.cache), "end");
+    assert_int_equal(rkv_import_begin(w.cache, 0, 1, NULL), RKV_E_ARGUMENT);
+    assert_non_null(strstr(rkv_error_message(), "exceed 2^62"));
+    fx_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_straight_into_the_tail),
         cmocka_unit_test(test_order_of_calls),
         cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_limits),
     };
     if (rkvi_state_hash_built() != RKV_OK)
         return 77;

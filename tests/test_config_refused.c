@@ -40,6 +40,7 @@ MAKE(draft_wrapped, s->params.draft_rows = (uint32_t)-2)
 MAKE(ahead_large, s->params.steps_ahead = 1000)
 MAKE(mode_unknown, s->params.mode = 2)
 MAKE(flags_unknown, s->params.flags = 1u << 20)
+MAKE(graphs_op_level, (s->params.flags = RKV_FLAG_GRAPHS, s->params.mode = RKV_MODE_OP_LEVEL))
 MAKE(numa_negative, s->params.numa = -2)
 MAKE(ring_wrapped, s->params.ring_bytes = (uint64_t)-4096)
 MAKE(ring_slots, (s->params.ring_bytes = (uint64_t)1 << 50, s->layers[0].resident_cells = RKV_RESIDENT_NONE))
@@ -55,6 +56,9 @@ MAKE(rope_pairing, s->layers[1].rope = ((rkv_rope_params){some_frequencies, 4, 2
 MAKE(k_form_unknown, s->layers[1].k_form = 3)
 MAKE(turns_many, s->params.max_turns = 256)
 MAKE(segments_many, s->params.extra_segments = (1u << 20) + 1)
+MAKE(reserved, s->params.reserved = 3)
+MAKE(cpu_threads_many, s->params.cpu_threads = 1025)
+MAKE(cpu_free_alone, (s->params.cpu_threads = 2, s->params.cpu_free_bytes = 4096))
 MAKE(host_reserved, s->params.host.reserved = 1)
 MAKE(host_memory_wrapped, s->params.host.memory_bytes = (uint64_t)-1)
 MAKE(host_threads, s->params.host.n_threads = (uint32_t)-1)
@@ -113,6 +117,7 @@ static const mistake mistakes[] = {
     {ahead_large, RKV_E_ARGUMENT, "steps_ahead is 1000"},
     {mode_unknown, RKV_E_ARGUMENT, "mode is 2"},
     {flags_unknown, RKV_E_ARGUMENT, "flags is 0x100000"},
+    {graphs_op_level, RKV_E_UNSUPPORTED, "RKV_FLAG_GRAPHS goes with RKV_MODE_RING alone"},
     {numa_negative, RKV_E_ARGUMENT, "numa is -2"},
     {ring_wrapped, RKV_E_OVERFLOW, "ring_bytes"},
     {copy_wrapped, RKV_E_OVERFLOW, "copy_bytes"},
@@ -128,6 +133,9 @@ static const mistake mistakes[] = {
     {k_form_unknown, RKV_E_ARGUMENT, "kv_layers[1]: k_form is 3"},
     {turns_many, RKV_E_ARGUMENT, "max_turns is 256"},
     {segments_many, RKV_E_ARGUMENT, "extra_segments is 1048577"},
+    {reserved, RKV_E_ARGUMENT, "reserved is 3; it must be 0"},
+    {cpu_threads_many, RKV_E_ARGUMENT, "cpu_threads is 1025"},
+    {cpu_free_alone, RKV_E_ARGUMENT, "cpu_free_bytes is given, and no cpu_share"},
     {host_reserved, RKV_E_ARGUMENT, "host.reserved"},
     {host_memory_wrapped, RKV_E_OVERFLOW, "host.memory_bytes"},
     {host_threads, RKV_E_ARGUMENT, "host.n_threads"},

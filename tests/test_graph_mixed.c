@@ -2,7 +2,8 @@
  *
  * Replayed and eager steps in turn, with the host ahead of both: nothing but
  * the library's own marks orders an eager step's copies into the ring behind
- * what a graph reads there, and behind what it has copied there ahead.
+ * what a graph reads there, and behind what it has copied there ahead.  What is
+ * refused in between.
  */
 #include "step_fixture.h"
 
@@ -132,9 +133,54 @@ static void test_mixed(void **state)
         }
 }
 
+/* Calls that a known graph does not help, and a step that none can hold: each says
+ * so, and the step goes on eagerly. */
+static void test_refused(void **state)
+{
+    (void)state;
+    if (fx_gpu)
+        skip();
+    world x = {0};
+    uint64_t key;
+    rkv_graph g = RKV_GRAPH_INIT;
+    fx_model m = model(FX_HOST, RKV_RESIDENT_NONE, 7);
+    m.params.flags |= RKV_FLAG_GRAPHS;
+    m.delay_ns = 0;
+    fx_open(&x.w, &m);
+    rkv_cache *cache = x.w.cache;
+    const fx_entry chunk = {.seq = 0, .rows = 64, .regime = RKV_REGIME_PREFILL, .tag = 1},
+                   one = {.seq = 0, .rows = 1, .regime = RKV_REGIME_DECODE, .tag = 100};
+    fx_ok(fx_begin(&x.w, &chunk, 1), "begin");
+    fx_ok(rkv_step_start(cache, NULL), "start");
+    assert_int_equal(rkv_graph_capture(cache, 0, 0, NULL), RKV_E_UNSUPPORTED); /* tiles leave within it */
+    for (uint32_t site = 0; site < m.n_sites; site++)
+        fx_ok(fx_attend(&x.w, site), "attend");
+    fx_ok(fx_end(&x.w, NULL, 0), "end");
+    fx_ok(fx_begin(&x.w, &one, 1), "begin");
+    assert_int_equal(rkv_step_graph_key(cache, NULL), RKV_E_ARGUMENT);
+    fx_ok(rkv_step_graph_key(cache, &key), "key");
+    g.key = key;
+    g.first_site = 1;
+    g.n_sites = m.n_sites - 1;
+    assert_int_equal(rkv_step_replay(cache, &g, NULL), RKV_E_STATE);
+    assert_non_null(strstr(rkv_error_message(), "the graph begins with site 1: site 0 is next"));
+    fx_ok(rkv_step_start(cache, NULL), "start");
+    fx_ok(rkv_graph_capture(cache, 0, 0, NULL), "capture");
+    g.first_site = 0;
+    g.n_sites = m.n_sites;
+    assert_int_equal(rkv_step_replay(cache, &g, NULL), RKV_E_STATE);
+    assert_non_null(strstr(rkv_error_message(), "a capture is under way"));
+    assert_int_equal(rkv_graph_capture_end(cache, NULL, &g), RKV_E_STATE); /* no site: it is dropped */
+    for (uint32_t site = 0; site < m.n_sites; site++)
+        fx_ok(fx_attend(&x.w, site), "attend");
+    fx_ok(fx_end(&x.w, NULL, 0), "end");
+    fx_compare_fresh(&x.w, 0, 2);
+    fx_close(&x.w);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed), cmocka_unit_test(test_refused)};
     seed = fx_seed();
 #ifdef FX_ON_GPU
     fx_use_gpu();

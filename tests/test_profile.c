@@ -221,6 +221,12 @@ static void test_in_use(void **state)
     assert_true(m.n_rows > 18);
     fx_compare_fresh(&w, 0, 2);
     fx_close(&w); /* with a profile */
+    fx_model graphs = model(FX_HOST, 32);
+    graphs.params.flags |= RKV_FLAG_GRAPHS;
+    fx_open(&w, &graphs);
+    assert_int_equal(rkv_profile_start(w.cache, 0), RKV_E_UNSUPPORTED);
+    assert_int_equal(rkv_profile_stop(w.cache), RKV_E_STATE);
+    fx_close(&w);
 }
 
 static void test_advice(void **state)

@@ -454,6 +454,8 @@ static void test_refused(void **state)
     assert_non_null(strstr(rkv_error_message(), "negative"));
     assert_int_equal(shift(w, 0, RKV_POS_END, RKV_POS_END - 50), RKV_E_ARGUMENT);
     assert_int_equal(shift(w, 5, 4, 1), RKV_E_ARGUMENT);
+    assert_int_equal(shift(w, 5, 6, RKV_POS_END), RKV_E_ARGUMENT);
+    assert_int_equal(shift(w, 5, 6, -RKV_POS_END), RKV_E_ARGUMENT);
     assert_int_equal(rkv_sequence_shift(w->a.cache, SEQS, 0, 1, 1), RKV_E_SEQUENCE);
     assert_int_equal(shift(w, 200, 300, -100), RKV_OK); /* no cell there */
     for (int64_t i = 9; i > 1; i--) /* eight stretches, each by a delta of its own */
@@ -469,6 +471,29 @@ static void test_refused(void **state)
     assert_int_equal(rkv_sequence_shift(w->a.cache, 0, 0, 1, 1), RKV_E_STATE);
     fx_ok(fx_abort(&w->a), "abort");
     close_world(w);
+}
+
+/* Stretches of both sequences count when one goes on with cells of the other. */
+static void test_stretches_of_both(void **state)
+{
+    (void)state;
+    fx w;
+    fx_model m = shift_model(RKV_TYPE_F16, RKV_RESIDENT_ALL);
+    m.params.max_turns = 2;
+    fx_open(&w, &m);
+    fx_append(&w, 0, 40, RKV_REGIME_PREFILL, 1);
+    fx_append(&w, 1, 10, RKV_REGIME_PREFILL, 100);
+    fx_ok(rkv_sequence_shift(w.cache, 0, 10, RKV_POS_END, 1), "shift");
+    fx_ok(rkv_sequence_shift(w.cache, 0, 21, RKV_POS_END, 1), "shift");
+    fx_ok(rkv_sequence_shift(w.cache, 1, 5, RKV_POS_END, 1), "shift");
+    assert_int_equal(rkv_sequence_append_from(w.cache, 1, 0, 11, RKV_POS_END), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "sequence 1 would have up to 3 stretches"));
+    fx_ok(rkv_sequence_append_from(w.cache, 1, 0, 22, RKV_POS_END), "one of its two");
+    rkv_sequence_state q = {.struct_size = sizeof q};
+    fx_ok(rkv_sequence_info(w.cache, 1, &q), "info");
+    assert_int_equal(q.n_cells, 30);
+    assert_int_equal(q.pos_end, 42);
+    fx_close(&w);
 }
 
 /* Each reason for which no position of a cache can be shifted. */
@@ -505,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_context_shift),
                                        cmocka_unit_test(test_back_again), cmocka_unit_test(test_state), cmocka_unit_test(test_shared),
                                        cmocka_unit_test(test_many_stretches),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot)};
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot),
+                                       cmocka_unit_test(test_stretches_of_both)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,8 @@ static void test_calls(void **state)
     assert_int_equal(rkv_state_load(w.cache, &p), RKV_E_ARGUMENT);
     assert_int_equal(rkv_state_save(w.cache, NULL), RKV_E_ARGUMENT);
     assert_int_equal(rkv_state_load_file(w.cache, &p, "x"), RKV_E_ARGUMENT);
+    p = (rkv_state_params){.struct_size = sizeof p, .write = fx_write_bytes, .user = &none, .size_bytes = 1};
+    assert_int_equal(rkv_state_save(w.cache, &p), RKV_E_ARGUMENT);
     p = (rkv_state_params){.struct_size = sizeof p};
     assert_int_equal(rkv_state_save_file(w.cache, &p, NULL), RKV_E_ARGUMENT);
     assert_int_equal(rkv_state_save_file(w.cache, &p, ""), RKV_E_ARGUMENT);
@@ -175,7 +177,14 @@ static void test_capacity(void **state)
     for (uint32_t i = 0; i < 100; i++)
         w.cells[1][w.n_cells[1]++] = (fx_cell){.tag = 1 + i, .pos = i};
     fx_compare_fresh(&w, 1, 2);
+    fx_bytes_free(&bytes);
+    fx_save(&w, RKV_STATE_ALL, &bytes); /* of two sequences */
     fx_check_empty(&w);
+    fx_close(&w);
+    m.params.n_sequences = 1;
+    fx_open(&w, &m);
+    assert_int_equal(fx_load(&w, RKV_STATE_ALL, &bytes, true), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "the state has 2 sequences, this cache has room for 1"));
     fx_bytes_free(&bytes);
     fx_close(&w);
 }

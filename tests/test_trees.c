@@ -351,6 +351,7 @@ static void test_refused(void **state)
     assert_int_equal(rkv_sequence_accept(w.cache, 0, falling, 2, NULL), RKV_E_ARGUMENT);
     assert_int_equal(rkv_sequence_accept(w.cache, 0, none, 1, NULL), RKV_E_ARGUMENT);
     assert_int_equal(rkv_sequence_accept(w.cache, 0, good, 5, NULL), RKV_E_ARGUMENT);
+    assert_int_equal(rkv_sequence_accept(w.cache, 0, NULL, 2, NULL), RKV_E_ARGUMENT);
     assert_int_equal(rkv_sequence_accept(w.cache, 9, good, 2, NULL), RKV_E_SEQUENCE);
     fx_ok(rkv_sequence_accept(w.cache, 0, good, 2, NULL), "accept");
     assert_int_equal(rkv_sequence_accept(w.cache, 0, good, 2, NULL), RKV_E_STATE);
