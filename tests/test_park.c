@@ -313,6 +313,37 @@ static void test_active(void **state)
     fx_close(&w);
 }
 
+/* In caches for graphs, tiles enter the tail together, once in T/2 steps. Where others need
+ * their places, those of the KV layer enter it there and then. */
+static void test_early(void **state)
+{
+    (void)state;
+    enum { N = 9 };
+    static const fx_executor executors[] = {FX_CHECK, FX_SIM, FX_HOST};
+    for (uint32_t x = 0; x < 3; x++) {
+        fx w;
+        fx_model m = fx_model_make(T, 0, N * 2 * T);
+        fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_NONE);
+        m.params.n_sequences = N;
+        m.params.active_sequences = 1;
+        m.params.draft_rows = RKV_DRAFT_NONE; /* 4 places in a cache for graphs */
+        m.params.flags |= RKV_FLAG_GRAPHS;
+        m.executor = executors[x];
+        fx_open(&w, &m);
+        for (uint32_t q = 0; q < N; q++) { /* as many whole tiles in as many steps */
+            fx_append(&w, q, T, RKV_REGIME_DECODE, 100 * q);
+            check_books(&w);
+        }
+        assert_int_equal(fx_stats(&w).used_tiles, N);
+        assert_int_equal(fx_stats(&w).demoted_tile_layers, N);
+        assert_int_equal(w.cache->cfg.layers[0].device_places, 4);
+        for (uint32_t q = 0; q < N; q++)
+            fx_compare_fresh(&w, q, 1);
+        fx_check_empty(&w);
+        fx_close(&w);
+    }
+}
+
 static void fork(fx *w, uint32_t dst, uint32_t src)
 {
     fx_ok(rkv_sequence_fork(w->cache, dst, src), "fork");
@@ -482,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_cost),
         cmocka_unit_test(test_hundred),
         cmocka_unit_test(test_active),
+        cmocka_unit_test(test_early),
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_let_go),
         cmocka_unit_test(test_no_host_room),
