@@ -414,6 +414,9 @@ static void test_no_mistakes(void **state)
     assert_int_equal(rkv_sequence_clear(w.cache, 2), RKV_OK);
     assert_int_equal(rkv_cache_check(w.cache, NULL, 0), RKV_OK);
     assert_int_equal(rkv_cache_check(w.cache, &w.batch, 1), RKV_OK);
+    rkv_cache_info info = {.struct_size = sizeof info};
+    assert_int_equal(rkv_cache_info_get(w.cache, &info), RKV_OK);
+    assert_non_null(strstr(rkv_build_info(), info.kernels));
     rkv_sequence_state s = {.struct_size = sizeof s};
     assert_int_equal(rkv_sequence_info(w.cache, 0, &s), RKV_OK);
     assert_true(s.n_cells == 0 && s.pos_begin == 0 && s.pos_end == 0);

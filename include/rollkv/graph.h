@@ -81,7 +81,7 @@ RKV_API rkv_status rkv_graph_capture(rkv_cache *cache, uint32_t first_site, uint
  * join the stream.  Where this or a captured attend failed, the stream's capture
  * is of no use; the step goes on as if none had been begun.
  * Errors: RKV_E_STATE (no capture, or sites are missing: it is dropped), RKV_E_ARGUMENT,
- * RKV_E_DEVICE_CALL. */
+ * RKV_E_UNSUPPORTED (without the flag), RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_graph_capture_end(rkv_cache *cache, void *stream, rkv_graph *out_graph);
 
 /* The graph's sites are attended by the launch of the engine's graph, which must

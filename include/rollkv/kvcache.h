@@ -108,7 +108,7 @@ typedef struct rkv_cache_info {
     uint32_t struct_size;
     int32_t device;
     char device_name[64];
-    char kernels[16];              /* "ref", "avx2", "avx512", "avx512vnni" */
+    char kernels[16];              /* "ref", "avx2", "avx512", "avx512vnni"; "cuda" */
     uint32_t n_kv_layers, n_sites, n_sequences, max_rows;
     uint32_t tile_cells, draft_rows, steps_ahead, mode, flags;
     int32_t numa_node;             /* that the tail is bound to; -1: not bound */

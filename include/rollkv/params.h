@@ -108,7 +108,7 @@ enum {
     RKV_FLAG_NO_PREDICT = 2,   /* the ring does not run on into the next step */
     RKV_FLAG_NO_PROMOTE = 4,   /* freed window room stays free until new tiles are due */
     RKV_FLAG_NO_HUGE_PAGES = 8,/* the tail is not advised to use huge pages */
-    RKV_FLAG_GRAPHS = 64       /* attends can be captured and replayed: see Graphs below */
+    RKV_FLAG_GRAPHS = 64       /* attends can be captured and replayed: see graph.h */
 };
 enum { RKV_NUMA_DEVICE = 0, RKV_NUMA_OFF = -1 }; /* else: node + 1 */
 #define RKV_DRAFT_NONE 0xffffffffu               /* draft_rows: no lag */
@@ -216,7 +216,8 @@ typedef struct rkv_estimate {
     uint64_t capacity_cells;
     uint64_t largest_capacity_cells;  /* that would fit with these budgets; 0: none */
     uint64_t largest_resident_cells;  /* per KV layer with a tail, that would fit at this capacity */
-    uint64_t smallest_device_bytes;   /* with no window at all: with the smallest ring, or with this one */
+    uint64_t smallest_device_bytes;   /* with no window at all, and the smallest ring or the one asked for (with a
+                                       * ring in between, partials may take less by more than it is larger) */
     uint64_t free_zone_cells;         /* up to this context the tail hides behind step_ns; 0: no hints, or no
                                        * rate of the link */
     uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: likewise */

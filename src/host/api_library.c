@@ -23,6 +23,11 @@
 #else
 #define BUILT_AVX512 ""
 #endif
+#if RKVI_HAVE_AVX512VNNI
+#define BUILT_AVX512VNNI ", avx512vnni"
+#else
+#define BUILT_AVX512VNNI ""
+#endif
 
 static const rkvi_copy_spec setting_spec = {"rkv_setting", sizeof(rkv_setting),
                                             offsetof(rkv_setting, type)};
@@ -46,7 +51,8 @@ const char *rkv_version_string(void)
 
 const char *rkv_build_info(void)
 {
-    return RKVI_BUILD_INFO "; executors: host" BUILT_CUDA "; kernels: ref" BUILT_AVX2 BUILT_AVX512;
+    return RKVI_BUILD_INFO "; executors: host" BUILT_CUDA "; kernels: ref" BUILT_AVX2 BUILT_AVX512
+        BUILT_AVX512VNNI;
 }
 
 const char *rkv_status_name(rkv_status status)
