@@ -212,10 +212,24 @@ static void test_ring(void **state)
         assert_int_equal(cfg.ring_bytes, rows == 1024 ? 4 * 64 * 131072 : 4 * MIB);
         rkvi_config_free(&cfg);
     }
+    s.params.device_limit_bytes = 128 * MIB; /* but a sixteenth of the limit at most */
+    assert_int_equal(init(&s, &cfg, &fit), RKV_OK);
+    assert_int_equal(cfg.ring_bytes, 8 * MIB);
+    rkvi_config_free(&cfg);
     s.params.copy_bytes = s.params.max_rows = 0;
     s.params.device_limit_bytes = 100 * MIB; /* never more than a quarter */
     assert_int_equal(init(&s, &cfg, &fit), RKV_OK);
     assert_int_equal(cfg.ring_bytes, 25 * MIB);
+    rkvi_config_free(&cfg);
+    s.params.device_limit_bytes = 4 * 131072 - 256; /* though one tile-layer */
+    assert_int_equal(init(&s, &cfg, &fit), RKV_OK);
+    assert_int_equal(cfg.ring_bytes, 131072);
+    rkvi_config_free(&cfg);
+    s.params.device_limit_bytes = 0;
+    s.params.capacity_cells = 256; /* a list of one tile-layer: room for two */
+    s.layers[1].resident_cells = RKV_RESIDENT_ALL;
+    assert_init(&s, &cfg);
+    assert_int_equal(cfg.ring_bytes, 2 * 131072);
     rkvi_config_free(&cfg);
     s.layers[0].resident_cells = s.layers[1].resident_cells = RKV_RESIDENT_ALL;
     s.params.device_limit_bytes = 0;

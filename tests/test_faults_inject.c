@@ -11,6 +11,7 @@
 #include "step_fixture.h"
 
 #include "device_check.h"
+#include "rollkv/cells.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -517,6 +518,8 @@ static void test_segments(void **state)
         else
             assert_int_equal(fx_begin(&w, &step, 1), RKV_E_CAPACITY);
     }
+    assert_int_equal(rkv_import_begin(w.cache, 0, ROWS, positions[BATCHES - 1]), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "separate runs of cells"));
     fx_close(&w);
 }
 

@@ -178,9 +178,45 @@ static void test_refused(void **state)
     fx_close(&x.w);
 }
 
+/* Copies through the bounce buffer are host calls: no capture of a tail that could not be pinned. */
+static void test_unpinned(void **state)
+{
+    (void)state;
+    if (fx_gpu)
+        skip();
+    uint64_t beside = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        fx w;
+        fx_model m = model(FX_CHECK, RKV_RESIDENT_NONE, 7);
+        m.params.flags |= RKV_FLAG_GRAPHS;
+        m.limits.register_total_bytes = beside; /* first none */
+        fx_open(&w, &m);
+        if (i == 0) {
+            rkvi_device_usage u;
+            rkvi_device_usage_get(w.core, &u);
+            beside = u.registered_bytes - fx_stats(&w).pinned_bytes + 8192;
+        } else {
+            fx_append(&w, 0, 64, RKV_REGIME_PREFILL, 1);
+            fx_append(&w, 0, 16, RKV_REGIME_DECODE, 100);
+            const fx_entry e = {.seq = 0, .rows = 1, .regime = RKV_REGIME_DECODE, .tag = 200};
+            assert_true(fx_stats(&w).unpinned_bytes > 0);
+            fx_ok(fx_begin(&w, &e, 1), "begin");
+            fx_ok(rkv_step_start(w.cache, NULL), "start");
+            assert_int_equal(rkv_graph_capture(w.cache, 0, 0, NULL), RKV_E_UNSUPPORTED);
+            assert_non_null(strstr(rkv_error_message(), "could not be pinned"));
+            for (uint32_t site = 0; site < m.n_sites; site++)
+                fx_ok(fx_attend(&w, site), "attend");
+            fx_ok(fx_end(&w, NULL, 0), "end");
+            fx_compare_fresh(&w, 0, 2);
+        }
+        fx_close(&w);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_unpinned)};
     seed = fx_seed();
 #ifdef FX_ON_GPU
     fx_use_gpu();
