@@ -25,8 +25,8 @@
  * and dropped; those that it has freed can't be exported (RKV_E_SEQUENCE).
  *
  * All calls block: they wait for the cache's enqueued work.  They are legal
- * between steps only, and with an import open no step, no change of a sequence
- * and no other import can begin (RKV_E_STATE).
+ * between steps only, and with an import open no step, no change of a sequence,
+ * no export, save or load and no other import can begin (RKV_E_STATE).
  *
  * Since 0.1 unless a declaration says otherwise.
  */
