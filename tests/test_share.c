@@ -354,6 +354,44 @@ static void test_orders_of_their_own(void **state)
     fx_close(&w);
 }
 
+/* Many rows of many sequences over a long shared tail, in a ring of one tile-layer: their
+ * pending partials have no room. check does not see it; begin refuses, and fewer rows run. */
+static void test_no_room_for_partials(void **state)
+{
+    (void)state;
+    enum { N = 64, CELLS = 128 * T };
+    if (fx_gpu)
+        skip();
+    fx w;
+    fx_entry e[N];
+    fx_model m = fx_model_make(T, 0, CELLS + N * 8 * T);
+    fx_add_layer(&m, 1, 32, 32, RKV_RESIDENT_NONE);
+    m.params.n_sequences = N;
+    m.params.max_rows = 16 * N;
+    m.params.ring_bytes = T * 32 * 2 * 2;
+    m.params.draft_rows = RKV_DRAFT_NONE;
+    m.params.host.n_threads = 1; /* room grows with them */
+    fx_open(&w, &m);
+    for (uint32_t i = 0; i < 2; i++)
+        fx_append(&w, 0, CELLS / 2, RKV_REGIME_PREFILL, 1 + i * CELLS);
+    for (uint32_t s = 1; s < N; s++)
+        fx_append_from(&w, s, 0, 0, CELLS);
+    for (uint32_t s = 0; s < N; s++)
+        e[s] = (fx_entry){.seq = s, .rows = 16, .tag = 10000 + 100 * s, .regime = RKV_REGIME_DECODE};
+    fx_step(&w, e, N); /* while they have no cells of their own */
+    const uint64_t used = used_tiles(&w);
+    fx_ok(fx_check(&w, e, N), "check");
+    assert_int_equal(fx_begin(&w, e, N), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "room for partials; use fewer rows a step or a larger ring"));
+    assert_int_equal(used_tiles(&w), used);
+    for (uint32_t s = 0; s < N; s++)
+        e[s].rows = 1;
+    fx_step(&w, e, N);
+    for (uint32_t s = 0; s < N; s += 21)
+        fx_compare_fresh(&w, s, 2);
+    fx_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -361,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_streamed_once), cmocka_unit_test(test_fork),
         cmocka_unit_test(test_last_owner),    cmocka_unit_test(test_fork_in_tail),
         cmocka_unit_test(test_remove),        cmocka_unit_test(test_own_beginning),
+        cmocka_unit_test(test_no_room_for_partials),
     };
 #ifdef FX_ON_GPU
     fx_use_gpu();
