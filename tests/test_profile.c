@@ -273,10 +273,42 @@ static void test_advice(void **state)
     fx_close(&w);
 }
 
+/* KV layers alike but for where they look: first those that look far from a sequence's first
+ * cells; in order without a profile, and where all of them would be resident. */
+static void test_advice_by_mass(void **state)
+{
+    (void)state;
+    fx w;
+    rkv_advice a[2] = {{.struct_size = sizeof a[0]}};
+    const uint64_t cell = 2 * DIM * 2 * 2; /* bytes, of both */
+    rkv_advise_params p = {.struct_size = sizeof p, .context_cells = 320, .device_bytes = 64 * cell};
+    fx_model m = fx_model_make(T, 0, 400);
+    fx_add_layer(&m, 1, DIM, DIM, 32);
+    fx_add_layer(&m, 1, DIM, DIM, 32);
+    m.layers[1].keep_all = 1;
+    m.sites[1].mask = RKV_MASK_SLIDING;
+    m.sites[1].mask_width = 29;
+    fx_open(&w, &m);
+    fx_ok(rkv_profile_advise(w.cache, &p, a, NULL), "advise");
+    assert_true(a[0].rank == 0 && a[1].rank == 1);
+    fx_append(&w, 0, 200, RKV_REGIME_PREFILL, 1);
+    fx_ok(rkv_profile_start(w.cache, 0), "start");
+    fx_append(&w, 0, 3, RKV_REGIME_DECODE, 1000);
+    fx_ok(rkv_profile_stop(w.cache), "stop");
+    fx_ok(rkv_profile_advise(w.cache, &p, a, NULL), "advise");
+    assert_true(a[1].rank == 0 && a[0].rank == 1);
+    p.device_bytes = (uint64_t)1 << 60;
+    fx_ok(rkv_profile_advise(w.cache, &p, a, NULL), "advise");
+    assert_true(a[0].rank == 0 && a[1].rank == 1);
+    assert_true(a[0].streamed_bytes == 0 && a[1].streamed_bytes == 0);
+    fx_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mass), cmocka_unit_test(test_shared_items),
-                                       cmocka_unit_test(test_in_use), cmocka_unit_test(test_advice)};
+                                       cmocka_unit_test(test_in_use), cmocka_unit_test(test_advice),
+                                       cmocka_unit_test(test_advice_by_mass)};
 #ifdef FX_ON_GPU
     fx_use_gpu();
 #endif

@@ -496,6 +496,25 @@ static void test_stretches_of_both(void **state)
     fx_close(&w);
 }
 
+/* More runs of positions than the tables of a step have room for. */
+static void test_runs(void **state)
+{
+    (void)state;
+    fx w;
+    fx_model m = shift_model(RKV_TYPE_F16, RKV_RESIDENT_ALL);
+    m.params.n_sequences = 1;
+    m.params.capacity_cells = 4 * m.params.tile_cells;
+    m.params.extra_segments = 1;
+    fx_open(&w, &m);
+    fx_append(&w, 0, (uint32_t)m.params.capacity_cells, RKV_REGIME_PREFILL, 1);
+    fx_ok(rkv_sequence_shift(w.cache, 0, 10, RKV_POS_END, 1), "a tile in two");
+    assert_int_equal(rkv_sequence_can_shift(w.cache, 0, 30, RKV_POS_END, 1), RKV_E_CAPACITY);
+    assert_int_equal(rkv_sequence_shift(w.cache, 0, 30, RKV_POS_END, 1), RKV_E_CAPACITY);
+    assert_non_null(strstr(rkv_error_message(), "the shift would make 6 separate runs of positions, at most 5 are kept"));
+    fx_ok(rkv_sequence_shift(w.cache, 0, 0, 10, 1), "as many runs");
+    fx_close(&w);
+}
+
 /* Each reason for which no position of a cache can be shifted. */
 static void test_cannot(void **state)
 {
@@ -531,6 +550,6 @@ int main(void)
                                        cmocka_unit_test(test_back_again), cmocka_unit_test(test_state), cmocka_unit_test(test_shared),
                                        cmocka_unit_test(test_many_stretches),
                                        cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot),
-                                       cmocka_unit_test(test_stretches_of_both)};
+                                       cmocka_unit_test(test_stretches_of_both), cmocka_unit_test(test_runs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

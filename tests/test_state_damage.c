@@ -169,7 +169,8 @@ static void test_made_up(void **state)
     close_small(&w, &b);
 }
 
-/* Bytes that must be 0, in a state that is whole: each is refused by name. */
+/* Bytes that must be 0, and a tile that must not be left out, in a state that is whole: each is
+ * refused by name. */
 static void test_reserved(void **state)
 {
     (void)state;
@@ -191,6 +192,12 @@ static void test_reserved(void **state)
         assert_non_null(strstr(rkv_error_message(), "reserved bytes that are set"));
         b.at[at[i]] = 0;
     }
+    assert_int_equal(b.at[segments + 32 + 16], 1); /* the second segment's tile */
+    b.at[segments + 32 + 16] = 2;
+    seal(&b);
+    assert_int_equal(fx_load(&w, 1, &b, true), RKV_E_DATA);
+    assert_non_null(strstr(rkv_error_message(), "it skips a tile"));
+    b.at[segments + 32 + 16] = 1;
     seal(&b);
     fx_ok(fx_load(&w, 1, &b, true), "the whole one");
     fx_copy_record(&w, 1, &w, 0);

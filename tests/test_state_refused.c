@@ -189,6 +189,38 @@ static void test_capacity(void **state)
     fx_close(&w);
 }
 
+/* A KV layer without a tail has places for what its mask sees, once: a load comes beside
+ * what the sequence holds, so it is cleared first. */
+static void test_no_place(void **state)
+{
+    (void)state;
+    fx w;
+    fx_bytes bytes;
+    fx_model m = fx_model_make(16, 0, 640);
+    m.executor = FX_CHECK;
+    fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_NONE);
+    fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_AUTO);
+    m.sites[1].mask = RKV_MASK_SLIDING;
+    m.sites[1].mask_width = 70;
+    m.params.max_rows = 16;
+    fx_open(&w, &m);
+    assert_false(fx_layer(&w, 1).has_tail);
+    for (uint32_t i = 0; i < 10; i++)
+        fx_append(&w, 0, 16, RKV_REGIME_DECODE, 1 + 100 * i);
+    fx_save(&w, 0, &bytes);
+    const uint64_t used = fx_stats(&w).used_tiles;
+    assert_int_equal(fx_load(&w, 0, &bytes, true), RKV_E_DEVICE_LIMIT);
+    assert_non_null(strstr(rkv_error_message(), "KV layer 1 has no device place left"));
+    assert_int_equal(fx_stats(&w).used_tiles, used);
+    fx_compare_fresh(&w, 0, 2);
+    fx_ok(rkv_sequence_clear(w.cache, 0), "clear");
+    fx_ok(fx_load(&w, 0, &bytes, true), "load");
+    fx_compare_fresh(&w, 0, 2);
+    fx_check_empty(&w);
+    fx_bytes_free(&bytes);
+    fx_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +228,7 @@ int main(void)
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_foreign),
         cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_no_place),
     };
     if (rkvi_state_hash_built() != RKV_OK)
         return 77;
