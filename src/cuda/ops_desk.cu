@@ -8,8 +8,9 @@
  *   q, by all blocks --fence.sys, a count at device scope, fence.sys--> sent
  *   partials, by threads --> done --acquired by await, a kernel's end--> take
  * `state` is device memory of these kernels alone, which follow one another in a
- * stream.  None of them starts early or lets the next one do so: what decode reads
- * before it waits (its items) was written by the kernel before the one before it.
+ * stream.  They start early (rkvk_device.cuh).  What decode reads before it waits, its
+ * items, await writes where they are those of what is late: so take, which stands between
+ * the two, lets the next one start once all its blocks know that await is over.
  */
 #include "ops_cuda.h"
 #include "rkvk_launch.cuh"
@@ -35,6 +36,7 @@ static __device__ void rkvk_send_job(const rkvi_publish_args &a)
 static __global__ void __launch_bounds__(DESK_THREADS) rkvk_publish(const rkvi_publish_args a, const uint64_t grid)
 {
     const uint64_t index = rkvk_block();
+    rkvk_wait_before();
     if (index >= grid || a.state->is != RKVI_DESK_FREE)
         return;
     float *out = a.to + index * a.dim;
@@ -54,7 +56,7 @@ extern "C" int rkvk_launch_publish(const rkvi_publish_args *a, uint64_t grid, vo
 {
     if (grid == 0)
         return 0;
-    return rkvk_run(rkvk_publish, a, grid, rkvk_grid(grid), dim3(DESK_THREADS), 0, stream);
+    return rkvk_run_early(rkvk_publish, a, grid, rkvk_grid(grid), dim3(DESK_THREADS), 0, stream);
 }
 
 /* ---------------------------------------------------------------------- await */
@@ -103,6 +105,8 @@ static __device__ void rkvk_tell(const rkvi_await_args &a, bool came)
 static __global__ void __launch_bounds__(DESK_THREADS) rkvk_await(const rkvi_await_args a, const uint64_t)
 {
     __shared__ bool came;
+    rkvk_wait_before();
+    rkvk_start_next();
     if (threadIdx.x == 0) {
         came = rkvk_decide(a);
         if (a.ticket0)
@@ -118,7 +122,7 @@ extern "C" int rkvk_launch_await(const rkvi_await_args *a, uint64_t grid, void *
 {
     if (grid == 0)
         return 0;
-    return rkvk_run(rkvk_await, a, grid, dim3(1), dim3(DESK_THREADS), 0, stream);
+    return rkvk_run_early(rkvk_await, a, grid, dim3(1), dim3(DESK_THREADS), 0, stream);
 }
 
 /* ----------------------------------------------------------------------- take */
@@ -128,6 +132,8 @@ extern "C" int rkvk_launch_await(const rkvi_await_args *a, uint64_t grid, void *
 static __global__ void __launch_bounds__(DESK_THREADS) rkvk_take(const rkvi_take_args a, const uint64_t grid)
 {
     const uint64_t index = rkvk_block() / TAKE_PIECES;
+    rkvk_wait_before();
+    rkvk_start_next();
     if (index >= grid || !a.state->came)
         return;
     const rkvi_item *item = &a.items[index / a.item_rows];
@@ -156,7 +162,7 @@ extern "C" int rkvk_launch_take(const rkvi_take_args *a, uint64_t grid, void *st
 {
     if (grid == 0)
         return 0;
-    return rkvk_run(rkvk_take, a, grid, rkvk_grid(grid * TAKE_PIECES), dim3(DESK_THREADS), 0, stream);
+    return rkvk_run_early(rkvk_take, a, grid, rkvk_grid(grid * TAKE_PIECES), dim3(DESK_THREADS), 0, stream);
 }
 
 extern "C" int rkvk_prepare_desk(void)
