@@ -182,6 +182,10 @@ static void test_divide(void **state)
     j.args.geom.leaf_cells = 64;
     rkvi_cpu_job_divide(&j, 1000, much);
     assert_int_equal(rkvi_cpu_job_units(&j), 36);
+    j.args.geom.leaf_cells = 16; /* two leaves a part */
+    rkvi_cpu_job_divide(&j, 1000, much);
+    assert_int_equal(rkvi_cpu_job_units(&j), 10);
+    assert_int_equal(j.part_leaves, 2);
 }
 
 /* Of a job that nobody waits for, parts are counted and nothing is written. */
