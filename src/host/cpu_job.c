@@ -16,7 +16,7 @@ static uint64_t n_parts(const rkvi_cpu_job *j, const rkvi_item *item)
 {
     if (j->part_leaves == 0)
         return 1;
-    const uint64_t n = block_leaves(item) * j->leaf_parts / j->part_leaves;
+    const uint64_t n = block_leaves(item) * j->leaf_parts >> __builtin_ctz(j->part_leaves); /* a power of two */
     return n ? n : 1;
 }
 
