@@ -185,8 +185,9 @@ typedef struct rkv_cache_params {
  * 16 MiB of pinned memory to the device, then as much four times more (a few ms; less
  * from a smaller tail or over a slow link), from memory that it has given back before
  * the cache takes any: at most 16 MiB of each kind, and no more than the cache will
- * take; the device's from device_allocator, where that is given.  Other copies should
- * rest meanwhile.  Where memory for it is refused, the rate stays unknown, and
+ * take; the device's from device_allocator, where that is given.  Giving it back may
+ * wait for whatever the GPU is at, as cudaFree does.  Other copies should rest
+ * meanwhile.  Where memory for it is refused, the rate stays unknown, and
  * creation goes on.  rkv_cache_info tells the rate and that it was measured.  Sizes that
  * follow from it (ring_bytes, copy_bytes, a window that is AUTO; docs/sizing.md) may
  * differ a little from run to run, results don't, but with a share of the CPU's that
