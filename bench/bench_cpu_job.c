@@ -11,7 +11,6 @@
 #include "cpu_team.h"
 #include "rkvi_config.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +47,13 @@ static double now_us(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
 }
 
 static void *need(void *p)
@@ -128,7 +134,7 @@ static double run_job(load *l, uint64_t tiles, uint64_t most_items, uint64_t wan
     const double from = now_us();
     __atomic_store_n(&l->words.sent, ticket, __ATOMIC_RELEASE);
     while (__atomic_load_n(&l->words.done, __ATOMIC_ACQUIRE) < ticket)
-        __builtin_ia32_pause();
+        relax();
     return now_us() - from;
 }
 
@@ -145,7 +151,7 @@ static double median_us(load *l, const options *o, uint64_t tiles, uint64_t most
     for (; n < SAMPLES && (n < LEAST_SAMPLES || all < 100000); n++) {
         const double until = now_us() + o->pause_us;
         while (now_us() < until)
-            __builtin_ia32_pause();
+            relax();
         us[n] = run_job(l, tiles, most_items, wanted);
         all += us[n];
     }

@@ -255,6 +255,11 @@ static void test_advice(void **state)
     assert_int_equal(sum.link_ns, sum.streamed_bytes);
     assert_int_equal(sum.is_hidden, 0);
     p.step_ns = 1000000;
+    p.link_bytes_per_s = RKV_LINK_UNKNOWN;
+    fx_ok(rkv_profile_advise(w.cache, &p, a, &sum), "advise");
+    assert_int_equal(sum.link_ns, 0);
+    assert_int_equal(sum.is_hidden, 0);
+    p.link_bytes_per_s = 1000000000;
     p.device_bytes = 320 * (cell0 + cell1);
     fx_ok(rkv_profile_advise(w.cache, &p, a, &sum), "advise");
     assert_int_equal(sum.streamed_bytes, 0);

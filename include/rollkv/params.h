@@ -157,8 +157,8 @@ typedef struct rkv_cache_params {
                                           * part of the tail where it lies, while the link brings the rest: for
                                           * tails far beyond what crosses in a step.  Leave two CPUs to others.
                                           * Steps of decode rows alone, with all of the tail pinned; others have no
-                                          * share (stats tell cpu_bytes).  Results then depend on the share, by
-                                          * rounding.  0: none.
+                                          * share (stats tell cpu_bytes).  Results then depend on the share, the
+                                          * windows and this number, by rounding.  0: none.
                                           * How the share is chosen: rkv_cache_set_cpu_share */
     uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail, at most 15; 0: chosen at
                                           * creation by the numbers below and step_ns (or the sites' gap_ns),
@@ -185,12 +185,14 @@ typedef struct rkv_cache_params {
  * 16 MiB of pinned memory to the device, then as much four times more (a few ms; less
  * from a smaller tail or over a slow link), from memory that it has given back before
  * the cache takes any: at most 16 MiB of each kind, and no more than the cache will
- * take; the device's from device_allocator, where that is given.  Other copies should
- * rest meanwhile.  Where memory for it is refused, the rate stays unknown, and
+ * take; the device's from device_allocator, where that is given.  Giving it back may
+ * wait for whatever the GPU is at, as cudaFree does.  Other copies should rest
+ * meanwhile.  Where memory for it is refused, the rate stays unknown, and
  * creation goes on.  rkv_cache_info tells the rate and that it was measured.  Sizes that
  * follow from it (ring_bytes, copy_bytes, a window that is AUTO; docs/sizing.md) may
  * differ a little from run to run, results don't, but with a share of the CPU's that
- * is chosen by it; device_limit_bytes holds as ever.
+ * is chosen by it, or whose tail is what an AUTO window leaves; device_limit_bytes holds
+ * as ever.
  * Where the sizes are to be the same each time, give the rate, or RKV_LINK_UNKNOWN. */
 
 /* ----------------------------------------------------------------- estimate */

@@ -57,7 +57,7 @@ typedef struct rkv_advise_params {
     uint32_t reserved;
     uint64_t context_cells;    /* of all sequences of a step together; must be given */
     uint64_t device_bytes;     /* for windows */
-    uint64_t link_bytes_per_s; /* 0: the cache's */
+    uint64_t link_bytes_per_s; /* 0: the cache's; RKV_LINK_UNKNOWN */
     uint64_t step_ns;          /* compute of a step; 0: the cache's */
 } rkv_advise_params;
 #define RKV_ADVISE_PARAMS_INIT \

@@ -36,6 +36,22 @@ static int rkvk_run(void (*kernel)(Args, uint64_t), const Args *args, uint64_t n
                                  static_cast<cudaStream_t>(stream));
 }
 
+/* Whether the code that devices of capability 9.0 and later run waits: what was compiled
+ * for older ones, and is translated for these, has no such instruction.  (A build has
+ * intermediate code of its newest architecture alone.) */
+static constexpr bool rkvk_can_wait(void)
+{
+#ifdef __CUDA_ARCH_LIST__
+    const int archs[] = {__CUDA_ARCH_LIST__};
+    for (int arch : archs)
+        if (arch >= 900)
+            return true;
+    return false;
+#else
+    return true; /* tests/emu */
+#endif
+}
+
 /* One that starts early: rkvk_device.cuh. */
 template <typename Args>
 static int rkvk_run_early(void (*kernel)(Args, uint64_t), const Args *args, uint64_t n, dim3 grid, dim3 block,
@@ -56,7 +72,7 @@ static int rkvk_run_early(void (*kernel)(Args, uint64_t), const Args *args, uint
     config.dynamicSmemBytes = smem_bytes;
     config.stream = static_cast<cudaStream_t>(stream);
     config.attrs = &early;
-    config.numAttrs = major >= 9 ? 1 : 0;
+    config.numAttrs = rkvk_can_wait() && major >= 9 ? 1 : 0;
     void *params[] = {const_cast<Args *>(args), &n};
     return (int)cudaLaunchKernelExC(&config, rkvk_entry(kernel), params);
 }

@@ -94,7 +94,10 @@ static rkv_status check_advise(const rkvi_config *cfg, rkv_advise_params *p)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "context_cells %llu or device_bytes %llu is too large: 2^62 bytes at most",
                          (unsigned long long)p->context_cells, (unsigned long long)p->device_bytes);
-    p->link_bytes_per_s = p->link_bytes_per_s ? p->link_bytes_per_s : cfg->link_bytes_per_s;
+    if (p->link_bytes_per_s == RKV_LINK_UNKNOWN)
+        p->link_bytes_per_s = 0;
+    else if (p->link_bytes_per_s == 0)
+        p->link_bytes_per_s = cfg->link_bytes_per_s;
     p->step_ns = p->step_ns ? p->step_ns : cfg->step_ns;
     return RKV_OK;
 }

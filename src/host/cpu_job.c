@@ -3,7 +3,7 @@
  * cpu_job.c: see cpu_job.h. */
 #include "cpu_job.h"
 
-#define PART_CELLS 32u /* least of a part of a leaf: what a thread does besides is a tenth */
+#define PART_CELLS 32u /* least of a part: what a thread does besides is a tenth */
 
 /* Leaves of the least aligned block that holds all of the item's. */
 static uint64_t block_leaves(const rkvi_item *item)
@@ -16,7 +16,7 @@ static uint64_t n_parts(const rkvi_cpu_job *j, const rkvi_item *item)
 {
     if (j->part_leaves == 0)
         return 1;
-    const uint64_t n = block_leaves(item) * j->leaf_parts / j->part_leaves;
+    const uint64_t n = block_leaves(item) * j->leaf_parts >> __builtin_ctz(j->part_leaves); /* a power of two */
     return n ? n : 1;
 }
 
@@ -49,7 +49,8 @@ static bool cut_finer(rkvi_cpu_job *j, uint64_t room)
         finer.leaf_parts *= 2;
     const uint64_t slot_bytes = j->args.q_heads * ((uint64_t)j->args.geom.dv + 2) * sizeof(float);
     const uint64_t slots = (j->n_items + all_parts(&finer, &most)) * j->args.max_rows;
-    if (j->args.geom.leaf_cells / finer.leaf_parts < PART_CELLS || most > RKVI_CPU_PARTS_MOST || slots * slot_bytes > room)
+    const uint64_t cells = (uint64_t)j->args.geom.leaf_cells * finer.part_leaves / finer.leaf_parts;
+    if (cells < PART_CELLS || most > RKVI_CPU_PARTS_MOST || slots * slot_bytes > room)
         return false;
     *j = finer;
     return true;

@@ -27,8 +27,8 @@ typedef struct rkvi_cpu_job {
 
 #define RKVI_CPU_PARTS_MOST 64u /* of an item */
 
-/* Divides the items into `wanted` units or a few more, if leaves are long enough for it
- * and partials have `room` bytes.  `merge` is set. */
+/* Divides the items into `wanted` units or a few more, as long as parts have 32 cells, an
+ * item RKVI_CPU_PARTS_MOST of them, and partials `room` bytes.  `merge` is set. */
 void rkvi_cpu_job_divide(rkvi_cpu_job *j, uint64_t wanted, uint64_t room);
 uint64_t rkvi_cpu_job_units(const rkvi_cpu_job *j);
 /* By any thread, each unit once.  over[item * KV heads + head] counts parts that are

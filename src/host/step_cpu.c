@@ -343,7 +343,7 @@ static void await_ranges(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_plan_launch *l = launch_of(h, c);
     rkvi_launch_add_range(h, h->cpu.q, q_bytes(h, c), RKVI_READ);
-    rkvi_launch_add_range(h, h->cpu.partials, room_floats(h, c) * sizeof(float), RKVI_WRITE);
+    rkvi_launch_add_range(h, h->cpu.partials, h->cpu.partial_bytes, RKVI_WRITE); /* parts' own lie behind (cpu_job.h) */
     rkvi_launch_add_range(h, ticket0_at(h), (1 + (uint64_t)h->cfg.n_sites) * sizeof(uint64_t), RKVI_READ);
     rkvi_launch_add_range(h, h->cpu.desk.words, sizeof *h->cpu.desk.words, RKVI_READ | RKVI_WRITE);
     rkvi_launch_add_range(h, items_at(h, c), l->grid_decode * sizeof(rkvi_item), RKVI_READ);
