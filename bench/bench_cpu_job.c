@@ -201,7 +201,7 @@ int main(int argc, char **argv)
     }
     load_make(&l, &o);
     rkvi_ops_best(&l.ops, NULL);
-    if (rkvi_cpu_desk_init(&l.desk, &l.words, 2, 1, 96 * o.threads) != RKV_OK ||
+    if (rkvi_cpu_desk_init(&l.desk, &l.words, 2, 1, o.threads, 96 * o.threads) != RKV_OK ||
         rkvi_cpu_team_create(o.threads + 1, -1, &team) != RKV_OK)
         return 1;
     const rkvi_cpu_watch watch = {.look = rkvi_cpu_desk_look, .is_due = rkvi_cpu_desk_is_due, .arg = &l.desk};

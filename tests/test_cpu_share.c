@@ -220,7 +220,7 @@ static void test_desk(void **state)
     static rkvi_item items[9];
     _Atomic uint32_t turn = 0;
     float seen[9] = {0};
-    fx_ok(rkvi_cpu_desk_init(&desk, &words, 2, 3, 1), "desk");
+    fx_ok(rkvi_cpu_desk_init(&desk, &words, 2, 3, 6, 1), "desk");
     fx_ok(rkvi_cpu_team_create(7, -1, &team), "team");
     const rkvi_cpu_watch watch = {.look = rkvi_cpu_desk_look, .is_due = rkvi_cpu_desk_is_due, .arg = &desk};
     desk.hook_arg = &turn;

@@ -31,63 +31,100 @@ static bool tell(rkvi_cpu_desk *d, rkvi_cpu_stage stage)
     return !hook || hook(d->hook_arg, stage);
 }
 
-static bool is_of(uint64_t claim, uint64_t ticket)
+/* ------------------------------------------------------------------------ seats */
+
+#define RANGE_BITS 10u
+#define RANGE_MOST ((1u << RANGE_BITS) - 1)
+
+static uint64_t pack(uint64_t ticket, uint64_t begin, uint64_t end)
 {
-    return claim >> 32 == (ticket & UINT32_MAX);
+    return ticket << 2 * RANGE_BITS | begin << RANGE_BITS | end;
 }
 
-/* By one of those that see the new ticket.  A late one reads the number of units of
- * what may be another job by now; its exchange then fails, since `claim` was read before
- * the ticket and so is of a job before it. */
-static uint64_t open_job(rkvi_cpu_desk *d, uint64_t ticket, uint64_t claim)
+static bool is_of(uint64_t range, uint64_t ticket)
 {
-    const uint32_t n = atomic_load_explicit(&d->n_units[index_of(d, ticket)], memory_order_relaxed);
-    const uint64_t fresh = ticket << 32 | n;
-    atomic_store_explicit(&d->opened_ns, now_ns(), memory_order_relaxed);
-    return atomic_compare_exchange_strong(&d->claim, &claim, fresh) ? fresh : claim;
+    return range >> 2 * RANGE_BITS == (ticket & UINT64_MAX >> 2 * RANGE_BITS);
 }
 
-static bool take(rkvi_cpu_desk *d, uint64_t ticket, uint64_t *claim)
+/* Units are taken so many at a time: more than one where a seat's share is beyond what
+ * its word counts. */
+static uint64_t grain_of(const rkvi_cpu_desk *d, uint64_t n_units)
 {
-    while (is_of(*claim, ticket) && (uint32_t)*claim)
-        if (atomic_compare_exchange_weak(&d->claim, claim, *claim - 1))
+    return rkvi_div_up(n_units, (uint64_t)d->n_seats * RANGE_MOST);
+}
+
+static uint64_t seat_first(const rkvi_cpu_desk *d, uint64_t n_units, uint64_t seat)
+{
+    const uint64_t grain = grain_of(d, n_units);
+    return grain ? rkvi_div_up(n_units, grain) * seat / d->n_seats : 0;
+}
+
+/* Of a seat, in grains from the job's first unit.  While the job is not done, which is
+ * looked at behind the others, its number of units holds, and no seat is of a later one.
+ * When it is done all seats that had a share are of its ticket, so that the exchange
+ * of a thread that is late fails. */
+static bool take(rkvi_cpu_desk *d, uint32_t seat, uint64_t ticket, bool is_own, uint64_t *out_grain)
+{
+    _Atomic uint64_t *at = &d->seats[seat].range;
+    uint64_t was = atomic_load(at);
+    for (;;) {
+        const uint64_t n = atomic_load(&d->n_units[index_of(d, ticket)]);
+        if (word(&d->words->done) >= ticket)
+            return false;
+        const uint64_t first = seat_first(d, n, seat);
+        uint64_t begin = 0, end = seat_first(d, n, (uint64_t)seat + 1) - first;
+        if (is_of(was, ticket)) {
+            begin = was >> RANGE_BITS & RANGE_MOST;
+            end = was & RANGE_MOST;
+        }
+        if (begin >= end)
+            return false;
+        *out_grain = first + (is_own ? begin : end - 1);
+        if (atomic_compare_exchange_weak(at, &was, is_own ? pack(ticket, begin + 1, end) : pack(ticket, begin, end - 1)))
             return true;
-    return false;
+    }
 }
+
+/* ------------------------------------------------------------------------- jobs */
 
 /* Those behind the limit are dropped; their job is done all the same. */
-static void run(rkvi_cpu_desk *d, uint64_t ticket, uint64_t left)
+static uint64_t run(rkvi_cpu_desk *d, uint64_t ticket, uint64_t grain_index)
 {
-    const uint64_t index = index_of(d, ticket);
-    const uint32_t n = atomic_load_explicit(&d->n_units[index], memory_order_relaxed);
+    const uint64_t index = index_of(d, ticket), n = atomic_load(&d->n_units[index]), grain = grain_of(d, n);
+    const uint64_t from = grain_index * grain, to = from + grain < n ? from + grain : n;
     tell(d, RKVI_CPU_HAS_UNIT);
-    rkvi_cpu_job_run(&d->jobs[index], n - left, d->over, word(&d->words->closed) < ticket);
-    if (atomic_fetch_add(&d->n_done, 1) + 1 < n)
+    for (uint64_t i = from; i < to; i++)
+        rkvi_cpu_job_run(&d->jobs[index], i, d->over, word(&d->words->closed) < ticket);
+    return to - from;
+}
+
+static void count(rkvi_cpu_desk *d, uint64_t ticket, uint64_t n_over, uint64_t from_ns)
+{
+    const uint64_t n = atomic_load(&d->n_units[index_of(d, ticket)]);
+    if (atomic_fetch_add(&d->n_over, n_over) + n_over < n)
         return;
-    atomic_store(&d->n_done, 0);
-    atomic_fetch_add(&d->busy_ns, now_ns() - atomic_load_explicit(&d->opened_ns, memory_order_relaxed));
+    atomic_store(&d->n_over, 0);
+    atomic_fetch_add(&d->busy_ns, now_ns() - from_ns);
     __atomic_store_n(&d->words->done, ticket, __ATOMIC_RELEASE);
 }
 
-bool rkvi_cpu_desk_look(void *desk)
+bool rkvi_cpu_desk_look(void *desk, uint32_t thread)
 {
     rkvi_cpu_desk *d = desk;
     if (!tell(d, RKVI_CPU_LOOKS))
         return false;
-    uint64_t claim = atomic_load(&d->claim); /* first: see open_job */
     const uint64_t ticket = word(&d->words->sent);
-    bool any = false;
     if (word(&d->words->done) >= ticket)
         return false;
     tell(d, RKVI_CPU_HAS_TICKET);
-    if (!is_of(claim, ticket))
-        claim = open_job(d, ticket, claim);
-    while (take(d, ticket, &claim)) {
-        run(d, ticket, (uint32_t)claim);
-        any = true;
-        claim = atomic_load(&d->claim);
-    }
-    return any;
+    const uint64_t from_ns = now_ns();
+    uint64_t n_over = 0, grain;
+    for (uint32_t i = 0; i < d->n_seats; i++) /* a seat that is empty stays so */
+        while (take(d, (thread + i) % d->n_seats, ticket, i == 0, &grain))
+            n_over += run(d, ticket, grain);
+    if (n_over)
+        count(d, ticket, n_over, from_ns);
+    return n_over > 0;
 }
 
 bool rkvi_cpu_desk_is_due(void *desk)
@@ -105,19 +142,26 @@ bool rkvi_cpu_desk_is_held(const rkvi_cpu_desk *d, uint32_t book)
 void rkvi_cpu_desk_put(rkvi_cpu_desk *d, uint64_t ticket, const rkvi_cpu_job *job)
 {
     d->jobs[index_of(d, ticket)] = *job;
-    atomic_store_explicit(&d->n_units[index_of(d, ticket)], (uint32_t)rkvi_cpu_job_units(job), memory_order_relaxed);
+    atomic_store(&d->n_units[index_of(d, ticket)], (uint32_t)rkvi_cpu_job_units(job));
 }
 
-rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites, uint32_t wanted)
+rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites,
+                              uint32_t n_threads, uint32_t wanted)
 {
     const size_t n = (size_t)n_books * n_sites;
     d->words = words;
     d->n_books = n_books;
     d->n_sites = n_sites;
+    d->n_seats = n_threads;
     d->jobs = calloc(n, sizeof *d->jobs);
     d->n_units = calloc(n, sizeof *d->n_units);
     d->over = calloc(wanted, sizeof *d->over);
-    return d->jobs && d->n_units && d->over ? RKV_OK : rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %zu jobs of the CPU's share", n);
+    d->seats = aligned_alloc(64, n_threads * sizeof *d->seats);
+    for (uint32_t i = 0; d->seats && i < n_threads; i++)
+        atomic_init(&d->seats[i].range, 0);
+    return d->jobs && d->n_units && d->over && d->seats
+               ? RKV_OK
+               : rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %zu jobs of the CPU's share", n);
 }
 
 void rkvi_cpu_desk_free(rkvi_cpu_desk *d)
@@ -125,4 +169,5 @@ void rkvi_cpu_desk_free(rkvi_cpu_desk *d)
     free(d->jobs);
     free(d->n_units);
     free(d->over);
+    free(d->seats);
 }

@@ -1,9 +1,14 @@
 /* cpu_desk.h: the threads' side of the CPU's share (ops.h tells of both sides).
  *
- *   claim:  [ticket t, no unit left] --sent t+1--> [t+1, n units] --taken--> ... [t+1, 0]
- *   job:    sent --a thread opens it--> units taken, computed --the last one is over--> done
+ *   seat:   [any ticket before t] --first unit taken--> [t, begin, end) --taken--> ... [t, empty]
+ *   job:    sent --units taken, computed --all are over--> done
  *
- * A unit is taken by compare-and-swap of ticket and count in one word, so that a thread
+ * Each thread has a seat, with an even share of a job's units: it takes them from the
+ * front, and when its own are gone, one by one those of others from the back.  So threads
+ * seldom meet at one word, which costs them more than a unit of work does.  A seat of
+ * an older ticket stands for its whole share of the job that is out.
+ *
+ * A unit is taken by compare-and-swap of ticket and range in one word, so that a thread
  * that slept through a job can't take part in the next one by mistake.  What a job
  * reads lies in a book that is its step's own; begin writes a book again once `done`
  * says that no thread is in it.  At most one book can be held by a thread that
@@ -18,28 +23,32 @@
 typedef enum { RKVI_CPU_LOOKS, RKVI_CPU_HAS_TICKET, RKVI_CPU_HAS_UNIT } rkvi_cpu_stage;
 typedef bool (*rkvi_cpu_hook)(void *arg, rkvi_cpu_stage stage);
 
+typedef struct rkvi_cpu_seat {
+    _Alignas(64) _Atomic uint64_t range; /* ticket's lower bits, begin, end */
+} rkvi_cpu_seat;
+
 typedef struct rkvi_cpu_desk {
     rkvi_desk *words;           /* pinned */
     rkvi_cpu_job *jobs;         /* [book * n_sites + site] */
     _Atomic uint32_t *n_units;  /* likewise; may be read while a job is no more */
     _Atomic uint32_t *over;     /* of the open job (cpu_job.h) */
-    uint32_t n_books, n_sites;
+    rkvi_cpu_seat *seats;       /* [n_seats] */
+    uint32_t n_books, n_sites, n_seats;
     _Atomic uint64_t expected;  /* threads are awake until this ticket is passed */
-    _Atomic uint64_t busy_ns;   /* jobs, so far */
+    _Atomic uint64_t busy_ns;   /* jobs, so far, by the clock of the thread that was through last */
     _Atomic(rkvi_cpu_hook) hook;
     void *hook_arg;
-    _Atomic uint64_t opened_ns;
-    uint64_t apart[8];          /* the next ones change often */
-    _Atomic uint64_t claim;     /* ticket's lower half, units left */
-    _Atomic uint64_t n_done;    /* units of the open job */
+    uint64_t apart[8];
+    _Atomic uint64_t n_over; /* units of the open job, of threads that found no more */
 } rkvi_cpu_desk;
 
 /* `wanted`: into how many units jobs are divided, where they are. */
-rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites, uint32_t wanted);
+rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites,
+                              uint32_t n_threads, uint32_t wanted);
 void rkvi_cpu_desk_free(rkvi_cpu_desk *d); /* no thread is there any more */
 
-/* For threads: takes units while there are any; false: there were none. */
-bool rkvi_cpu_desk_look(void *desk);
+/* For threads [0, n_threads): takes units while there are any; false: there were none. */
+bool rkvi_cpu_desk_look(void *desk, uint32_t thread);
 /* Jobs are to come, or may be. */
 bool rkvi_cpu_desk_is_due(void *desk);
 

@@ -86,21 +86,24 @@ typedef struct unit {
     uint32_t head;
 } unit;
 
+/* Item by item, head by head: units that lie side by side are parts of one head, so that
+ * a thread which has several of them reads on, and merges what it has. */
 static unit find_unit(const rkvi_cpu_job *j, uint64_t number)
 {
     const uint32_t heads = j->args.geom.n_heads;
-    unit u = {.n_parts = 1, .head = (uint32_t)(number % heads)};
+    unit u = {.n_parts = 1};
     uint64_t before = 0;
-    u.part = number / heads;
     if (j->part_leaves == 0) {
-        u.index = u.part;
-        u.part = 0;
+        u.index = number / heads;
+        number %= heads;
     }
-    for (; j->part_leaves; u.index++, before += u.n_parts, u.part -= u.n_parts) {
+    for (; j->part_leaves; u.index++, before += u.n_parts, number -= u.n_parts * heads) {
         u.n_parts = n_parts(j, &j->args.items[u.index]);
-        if (u.part < u.n_parts)
+        if (number < u.n_parts * heads)
             break;
     }
+    u.head = (uint32_t)(number / u.n_parts);
+    u.part = number % u.n_parts;
     u.item = &j->args.items[u.index];
     u.slot = (j->n_items + before) * j->args.max_rows;
     return u;

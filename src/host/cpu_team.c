@@ -28,6 +28,7 @@ struct rkvi_cpu_team {
     pthread_cond_t wake;
     _Atomic bool is_open, stop;
     _Atomic uint64_t n_asleep;
+    _Atomic uint32_t n_begun; /* helpers, who take their numbers from it */
     _Atomic(const rkvi_cpu_watch *) watch; /* NULL: none */
     pid_t pid;
     /* the job */
@@ -101,23 +102,24 @@ static bool rest(rkvi_cpu_team *t, int64_t idle_ns)
     return true;
 }
 
-static bool work(rkvi_cpu_team *t)
+static bool work(rkvi_cpu_team *t, uint32_t thread)
 {
     const rkvi_cpu_watch *w = atomic_load(&t->watch);
     if (atomic_load(&t->is_open)) {
         help(t);
         return true;
     }
-    return w && w->look(w->arg);
+    return w && w->look(w->arg, thread);
 }
 
 static void *helper(void *arg)
 {
     rkvi_cpu_team *t = arg;
+    const uint32_t thread = atomic_fetch_add(&t->n_begun, 1);
     int64_t idle_since = now_ns();
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL); /* naps are shorter than the default slack */
     for (uint32_t turn = 0; !atomic_load(&t->stop); turn++) {
-        if (work(t) || (turn % 64 == 0 && rest(t, now_ns() - idle_since)))
+        if (work(t, thread) || (turn % 64 == 0 && rest(t, now_ns() - idle_since)))
             idle_since = now_ns();
         relax(turn);
     }

@@ -10,6 +10,7 @@
 
 #define CPU_RUNS 32u /* of the share: where its beginning may lie */
 #define CPU_ITEMS 8u       /* whose partials cross the link; threads divide them among themselves (cpu_job.h) */
+#define CPU_RUN 1024u      /* leaves an item, about: a GPU may have to compute it, with room for what is pending */
 #define CPU_ITEMS_LEAST 16u /* whose partials must have room */
 
 /* Of decode rows alone, token trees' among them: prefill hides the tail by itself. */
@@ -69,8 +70,9 @@ uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t
     return first;
 }
 
-uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v)
+uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint64_t n_leaves)
 {
     const uint64_t room = items_room(v) / 2; /* ends of runs take as much again */
-    return room < CPU_ITEMS ? room : CPU_ITEMS;
+    const uint64_t few = n_leaves / CPU_RUN > CPU_ITEMS ? n_leaves / CPU_RUN : CPU_ITEMS;
+    return room < few ? room : few;
 }

@@ -62,7 +62,7 @@ static rkv_status alloc_pinned(rkv_cache *h)
     h->dev->vt->host_access(h->dev, &range, 1);
     memset(words, 0, sizeof *words);
     return rkvi_cpu_desk_init(&c->desk, words, h->cfg.steps_ahead + 1, h->cfg.n_sites,
-                              wanted_units(&h->cfg));
+                              h->cfg.cpu_threads, wanted_units(&h->cfg));
 }
 
 static rkv_status alloc_state(rkv_cache *h)
