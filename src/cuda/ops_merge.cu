@@ -261,20 +261,32 @@ static __device__ __forceinline__ void write(const rkvi_merge_args &a, uint64_t 
 
 /* ------------------------------------------------------------------- groups */
 
+/* The first leaves of a node and of the one before it; 0 where there is none. */
+typedef struct leaves {
+    uint64_t before, at;
+} leaves;
+
+static __device__ __forceinline__ leaves leaves_at(const rkvi_node *nodes, uint32_t i, uint32_t n)
+{
+    const leaves l = {i > 0 && i <= n ? nodes[i - 1].leaf0 : 0, i < n ? nodes[i].leaf0 : 0};
+    return l;
+}
+
 /* begin[y] = first node of group y, and at the end the number of nodes. */
-static __device__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item, uint32_t *begin)
+static __device__ __forceinline__ void cut(const rkvi_merge_args &a, const rkvi_merge_item &item, uint32_t *begin)
 {
     const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, n_threads = blockDim.x * blockDim.y;
     const rkvi_node *nodes = a.nodes + item.node0;
     const uint32_t n = item.n_nodes;
+    leaves l = leaves_at(nodes, thread, n); /* at once with the row's ends: each comes from memory */
     const uint64_t differ = n ? nodes[0].leaf0 ^ nodes[n - 1].leaf0 : 0;
     const uint32_t bits = 64u - (uint32_t)__clzll((long long)differ);
     const uint32_t shift = bits > SPLIT_BITS ? bits - SPLIT_BITS : 0;
 #pragma unroll 1
-    for (uint32_t i = thread; i <= n; i += n_threads) {
+    for (uint32_t i = thread; i <= n; i += n_threads, l = leaves_at(nodes, i, n)) {
         /* groups that begin at node i: after the one of node i - 1, up to i's own */
-        const uint32_t from = i ? ((uint32_t)(nodes[i - 1].leaf0 >> shift) & (GROUPS - 1)) + 1 : 0;
-        const uint32_t to = i < n ? (uint32_t)(nodes[i].leaf0 >> shift) & (GROUPS - 1) : GROUPS;
+        const uint32_t from = i ? ((uint32_t)(l.before >> shift) & (GROUPS - 1)) + 1 : 0;
+        const uint32_t to = i < n ? (uint32_t)(l.at >> shift) & (GROUPS - 1) : GROUPS;
 #pragma unroll 1
         for (uint32_t g = from; g <= to; g++)
             begin[g] = i;
@@ -309,6 +321,7 @@ typedef struct job {
     uint32_t head, part;
     bool is_split;
     uint64_t from, to; /* nodes of this warp's group */
+    uint64_t row;      /* of the item's first, in the output */
     rkvi_node node;    /* this lane's of the first chunk */
 } job;
 
@@ -331,33 +344,41 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
     if (!is_row || (j.is_split && y > 0))
         return;
     if (j.item.dst == RKVI_TO_OUT)
-        rkvk_out_put(a, (uint64_t)a.entries[j.item.entry].row0 + j.item.row + r, j.head, x, v.m, v.l, v.o);
+        rkvk_out_put(a, j.row + r, j.head, x, v.m, v.l, v.o);
     else
         write(a, j.item.dst + r, j.head, x, v);
 }
 
-/* Block ((item, head), slice, part): rows part, part + ROWS_APART, .. of the item.
+/* Block (part, slice, (item, head)): rows part, part + ROWS_APART, .. of the item.  Blocks that
+ * have work where rows are few come first.
  * Outputs are written by one block a slice.  A merged node may take the slot of
  * one of the row's own: so one block has all its slices, all of a slice is read
  * before it is written, and m and l, which all slices read, come with the last one. */
 template <int VEC>
-static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_merge_args a, const uint64_t n_blocks)
+static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_merge_args a, const uint64_t n)
 {
     RKVK_SHARED(raw, 16);
     room<VEC> *rooms = reinterpret_cast<room<VEC> *>(raw);
     __shared__ uint32_t begin[GROUPS + 1];
     const uint32_t width = 32 * VEC, slices = (a.dv + width - 1) / width;
-    const uint64_t block = rkvk_block(), of_item = block / ROWS_APART / slices;
-    const uint32_t x0 = (uint32_t)(block / ROWS_APART % slices) * width;
+    uint64_t block = rkvk_block(); /* of n items times heads */
+    uint32_t x0 = 0;
     job j;
-    j.item = a.items[block < n_blocks ? of_item / a.q_heads : 0];
-    j.head = (uint32_t)(of_item % a.q_heads);
-    j.part = (uint32_t)(block % ROWS_APART);
+    j.part = 0;
+#pragma unroll 1
+    for (; block >= n && j.part < ROWS_APART; block -= n) {
+        x0 = x0 + width < slices * width ? x0 + width : 0;
+        j.part += x0 == 0;
+    }
+    const uint64_t item = j.part < ROWS_APART ? block / a.q_heads : 0;
+    j.item = a.items[item];
+    j.head = (uint32_t)(block - item * a.q_heads);
     const bool is_out = j.item.dst == RKVI_TO_OUT;
-    if (block >= n_blocks || j.part >= j.item.n_rows || (!is_out && x0 > 0)) {
+    if (j.part >= ROWS_APART || j.part >= j.item.n_rows || (!is_out && x0 > 0)) {
         rkvk_wait_before();
         return;
     }
+    j.row = is_out ? (uint64_t)a.entries[j.item.entry].row0 + j.item.row : 0;
     j.is_split = j.item.n_nodes > 2 && j.item.n_rows < ROWS_APART * GROUPS;
     if (j.is_split)
         cut(a, j.item, begin);
@@ -393,7 +414,7 @@ extern "C" int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *
         return 0;
     if (a->dv % 2 != 0)
         return (int)cudaErrorInvalidValue;
-    return rkvk_run_early(wide ? rkvk_merge<4> : rkvk_merge<2>, a, n_blocks, rkvk_grid(n_blocks), dim3(32, GROUPS),
+    return rkvk_run_early(wide ? rkvk_merge<4> : rkvk_merge<2>, a, grid, rkvk_grid(n_blocks), dim3(32, GROUPS),
                           GROUPS * (wide ? sizeof(room<4>) : sizeof(room<2>)), stream);
 }
 

@@ -170,10 +170,10 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     rkvk_store(const rkvi_store_args a, const uint64_t n_warps)
 {
     const uint64_t warp = rkvk_block() * STORE_WARPS + threadIdx.x / 32;
-    rkvk_wait_before();
-    rkvk_start_next();
-    if (warp >= n_warps)
+    if (warp >= n_warps) {
+        rkvk_wait_before();
         return;
+    }
     const rkvi_geom &g = a.geom;
     const uint32_t k_chunks = n_chunks(g.dk), chunks = k_chunks + n_chunks(g.dv);
     const uint64_t item = warp / chunks;
@@ -189,6 +189,8 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     c.index = is_k ? part : part - k_chunks;
     c.lane = threadIdx.x % 32;
     const uint32_t dim = is_k ? g.dk : g.dv, i = c.index * RKVI_BLOCK + c.lane;
+    rkvk_wait_before(); /* so far tables alone were read */
+    rkvk_start_next();
     const float x = i < dim ? load(is_k ? a.k : a.v, cell.row, head, i) : 0.0f;
     put(c, is_k ? g.type_k : g.type_v, is_k ? g.k_scale : g.v_scale, dim, x);
 }
