@@ -185,7 +185,7 @@ static void make_merge(world *w, site *s, const shape *x, const rkvi_item *items
                                  .items = put(w, s, merges, s->n_merges * sizeof *merges),
                                  .nodes = put(w, s, nodes, n_nodes * sizeof *nodes), .partials = partials,
                                  .out = {out, (int64_t)x->q_heads * x->dim, x->dim, RKV_TYPE_F16},
-                                 .q_heads = x->q_heads, .dv = x->dim};
+                                 .q_heads = x->q_heads, .dv = x->dim, .max_rows = x->rows};
 }
 
 static void make_decode(world *w, site *s, const shape *x)

@@ -102,7 +102,8 @@ static void check_merge(const merge_case *c, uint64_t *r)
         .lse_row_stride = lse_stride,
         .sinks = c->sinks ? sinks : NULL,
         .q_heads = c->q_heads,
-        .dv = c->dv};
+        .dv = c->dv,
+        .max_rows = (uint32_t)(gpu_random(r) % 10)};
     rkvi_merge_args b = a;
     b.entries = gpu_put(gpu, x->entries, sizeof x->entries);
     b.items = gpu_put(gpu, x->items, sizeof x->items);

@@ -13,152 +13,20 @@
  *
  * While the output's team is at leaf i, the other one computes the scores of leaf i + 1:
  *
- *   scores:  K(i+1) here -> S, P -> EMPTY(i): wait -> put -> FULL(i+1): come
- *   output:  V(i) here, FULL(i): wait -> factors -> O -> EMPTY: come -> V(i+1) asked for -> tree
+ *   scores:  K(i+1) here -> S, P -> EMPTY(i): wait -> put -> factors -> FULL(i+1): come
+ *   output:  V(i) here, FULL(i): wait -> O -> EMPTY: come -> V(i+1) asked for -> tree
  *
- * K and V of one leaf are in shared memory, each asked for as soon as the last one was read: one
- * is on its way while the other one is used.
+ * The output has more to do: so what it can be spared (factors, where cells are few bytes the
+ * loads of V) is the scores'.
+ *
+ * K and V of one leaf are in shared memory, V in two halves, each asked for as soon as the last
+ * one was read: one is on its way while the other one is used.  Small V has two places; so do
+ * small K, or the weights, where pending nodes leave room.
  */
 #ifndef RKVK_ATTEND_WIDE_CUH
 #define RKVK_ATTEND_WIDE_CUH
 
-#include "rkvk_wide.cuh"
-
-/* ------------------------------------------------------------------ the tree */
-
-/* Pending nodes of a group of columns.  The last one is in registers, where `has_top`; before
- * these, the lowest one is in the item's slot, and the others are on the stack: [level][column]
- * [o by dims, m, l].  A thread's o is its own there; m and l are written by warp 0 for all. */
-struct rkvk_wide_pending {
-    bool has_top;
-    rkvk_pending_list list;
-};
-
-/* Column `column` of the node at `level`, o by dims.  Where it lies comes from shared memory,
- * lest addresses be kept in registers. */
-template <typename P>
-static __device__ __forceinline__ float *rkvk_wide_node(const rkvk_wide_smem<P> &sm, const rkvk_stream_work &w,
-                                                        uint32_t level, uint32_t column)
-{
-    float *slot = sm.slot[column];
-    if (level == 0 || slot == nullptr)
-        return slot;
-    return w.stack + ((level - 1) * w.n_columns + column) * (uint32_t)rkvk_pending_floats<typename P::S>();
-}
-
-/* m of the same. */
-template <typename P>
-static __device__ __forceinline__ float *rkvk_wide_node_m(const rkvk_wide_smem<P> &sm, const rkvk_stream_work &w,
-                                                          uint32_t level, uint32_t column)
-{
-    return level == 0 ? sm.slot_m[column] : rkvk_wide_node<P>(sm, w, level, column) + P::S::DV;
-}
-
-/* Calls f(node's, state's element) for the thread's elements. */
-template <typename P, typename F>
-static __device__ __forceinline__ void rkvk_wide_each(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
-                                                      const rkvk_stream_work &w, const rkvk_wide_part &at,
-                                                      uint32_t column0, uint32_t level, F f)
-{
-    const int lane = rkvk_lane(), g = lane >> 2;
-#pragma unroll
-    for (int n = 0; n < P::NW; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            float *node = rkvk_wide_node<P>(sm, w, level, column0 + (uint32_t)((at.chunk + n) * 8 + 2 * (lane & 3) + c));
-            if (node != nullptr)
-#pragma unroll
-                for (int v = 0; v < P::TW; v++)
-#pragma unroll
-                    for (int half = 0; half < 2; half++)
-                        f(node[rkvk_v_dim<P::S::TV>(at.slice * P::TW + v, half, g)], x.o[n][v][2 * half + c]);
-        }
-}
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_wide_store(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
-                                                       const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                       const rkvk_wide_part &at, uint32_t column0, uint32_t level)
-{
-    rkvk_wide_each<P>(x, sm, w, at, column0, level, [](float &node, float &o) { node = o; });
-    const uint32_t lane = (uint32_t)rkvk_lane();
-    if (rkvk_warp() == RKVK_SUBS && lane < P::GROUP && column0 + lane < w.n_columns) {
-        float *m = rkvk_wide_node_m<P>(sm, w, level, column0 + lane);
-        m[0] = x.m;
-        m[level == 0 ? a.q_heads : 1] = x.l;
-    }
-}
-
-template <typename P>
-static __device__ __forceinline__ void rkvk_wide_load(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
-                                                      const rkvi_attend_args &a, const rkvk_stream_work &w,
-                                                      const rkvk_wide_part &at, uint32_t column0, uint32_t level)
-{
-    rkvk_wide_each<P>(x, sm, w, at, column0, level, [](float &node, float &o) { o = node; });
-    const uint32_t lane = (uint32_t)rkvk_lane();
-    if (lane < P::GROUP && column0 + lane < w.n_columns) {
-        const float *m = rkvk_wide_node_m<P>(sm, w, level, column0 + lane);
-        x.m = m[0];
-        x.l = m[level == 0 ? a.q_heads : 1];
-    }
-}
-
-/* y, whose leaves come before, joins x.  Where one is empty, the other one is taken, bit by bit. */
-template <typename P>
-static __device__ __forceinline__ void rkvk_wide_join(rkvk_wide_state<P> &x, const rkvk_wide_state<P> &y,
-                                                      const rkvk_wide_part &at)
-{
-    const bool skip = y.m == rkvk_empty_m(), take = !skip && x.m == rkvk_empty_m();
-    const rkvk_factors f = skip || take ? rkvk_factors{take ? y.m : x.m, skip ? -1.0f : 0.0f, take ? -1.0f : 0.0f}
-                                        : rkvk_merge_factors(y.m, x.m);
-    x.l = skip ? x.l : take ? y.l : rkvk_merge_value(f, y.l, x.l);
-    x.m = f.m;
-#pragma unroll
-    for (int n = 0; n < P::NW; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const int column = (at.chunk + n) * 8 + 2 * (rkvk_lane() & 3) + c;
-            const rkvk_factors own = {0.0f, __shfl_sync(0xffffffffu, f.a, column),
-                                      __shfl_sync(0xffffffffu, f.b, column)};
-#pragma unroll
-            for (int v = 0; v < P::TW; v++)
-#pragma unroll
-                for (int j = c; j < 4; j += 2) {
-                    const float sum = rkvk_merge_value(own, y.o[n][v][j], x.o[n][v][j]);
-                    x.o[n][v][j] = own.a < 0.0f ? x.o[n][v][j] : own.b < 0.0f ? y.o[n][v][j] : sum;
-                }
-        }
-}
-
-/* As rkvk_pending_add. */
-template <typename P>
-static __device__ __forceinline__ rkvk_wide_pending
-rkvk_wide_add(rkvk_wide_state<P> &x, rkvk_wide_state<P> &top, rkvk_wide_pending pending, const rkvk_wide_smem<P> &sm,
-              const rkvi_attend_args &a, const rkvk_stream_work &w, const rkvk_wide_part &at, uint32_t column0,
-              uint64_t done, bool more, uint64_t next)
-{
-    rkvk_pending_list &list = pending.list;
-    while (list.n > 0) {
-        const uint64_t first = __shfl_sync(0xffffffffu, list.leaf, (int)list.n - 1);
-        if (more && !rkvk_tree_merges(first, done, next))
-            break;
-        list.n--;
-        if (!pending.has_top)
-            rkvk_wide_load<P>(top, sm, a, w, at, column0, list.n);
-        rkvk_wide_join<P>(x, top, at);
-        pending.has_top = false;
-        done = first;
-    }
-    if (more) {
-        if (pending.has_top)
-            rkvk_wide_store<P>(top, sm, a, w, at, column0, list.n - 1);
-        top = x;
-        pending.has_top = true;
-        list.leaf = rkvk_lane() == (int)list.n ? done : list.leaf;
-        list.n++;
-    }
-    return pending;
-}
+#include "rkvk_wide_tree.cuh"
 
 /* --------------------------------------------------------------------- teams */
 
@@ -167,6 +35,45 @@ template <typename P>
 static __device__ __forceinline__ uint32_t rkvk_wide_groups(const rkvk_stream_work &w)
 {
     return P::HC == 1 ? 1u : (w.n_columns + P::GROUP - 1) / P::GROUP;
+}
+
+/* Where a leaf's K, or weights, are. */
+template <typename P>
+static __device__ __forceinline__ uint32_t rkvk_wide_place(const rkvk_stream_work &w, uint32_t cur)
+{
+    return P::DEEP_K || P::DEEP_P ? cur & w.is_deep : 0;
+}
+
+/* Leaves whose K is here or on its way; whose weights are there or not yet read. */
+template <typename P>
+static __device__ __forceinline__ uint32_t rkvk_wide_k_leaves(const rkvk_stream_work &w)
+{
+    return P::DEEP_K ? 1 + w.is_deep : 1;
+}
+
+template <typename P>
+static __device__ __forceinline__ uint32_t rkvk_wide_p_leaves(const rkvk_stream_work &w)
+{
+    return P::DEEP_P ? 1 + w.is_deep : 1;
+}
+
+/* Barriers of a place of the weights: ID's, or the next one's. */
+template <typename P, int ID>
+static __device__ __forceinline__ void rkvk_wide_sync(uint32_t place)
+{
+    if (!P::DEEP_P || place == 0)
+        rkvk_bar_sync<ID, P::THREADS>();
+    else
+        rkvk_bar_sync<ID + 1, P::THREADS>();
+}
+
+template <typename P, int ID>
+static __device__ __forceinline__ void rkvk_wide_come(uint32_t place)
+{
+    if (!P::DEEP_P || place == 0)
+        rkvk_bar_come<ID, P::THREADS>();
+    else
+        rkvk_bar_come<ID + 1, P::THREADS>();
 }
 
 /* m, l and P of a group's columns.  Behind the last group, the sub's K of the next leaf is asked
@@ -183,16 +90,22 @@ static __device__ __forceinline__ void rkvk_wide_sub(rkvk_sub_state<P> &st, uint
     const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
     if (sub.n > 0) {
         float s[S::MT][P::NC][4];
-        rkvk_wide_scores<P>(s, sm.k[u], w.q + group * S::STEPS * P::NC * 32);
+        rkvk_wide_scores<P>(s, rkvk_wide_k<P>(sm, rkvk_wide_place<P>(w, cur), u), w.q + group * S::STEPS * P::NC * 32);
         __syncwarp(); /* all have read it */
         if (then_feed)
-            rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
-        rkvk_wide_sees<P>(st, sm, sm.reach + group * P::GROUP, leaf);
-        rkvk_sub_weights<P>(st, s, p, a, __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale)), sub);
+            rkvk_wide_feed_k<P>(sm, a, cur + rkvk_wide_k_leaves<P>(w), rkvk_wide_place<P>(w, cur), u);
+        const float scale = __fmul_rn(a.scale, rkvk_unit<S::TK>(a.geom.k_scale));
+        if (a.softcap == 0.0f && rkvk_wide_all_seen<P>(sm, leaf, a.geom.leaf_cells)) {
+            rkvk_sub_scale<P>(s, __fmul_rn(scale, RKVK_LOG2E));
+        } else {
+            rkvk_wide_sees<P>(st, sm, sm.reach + group * P::GROUP, leaf);
+            rkvk_sub_mask<P>(st, s, a, scale, sub);
+        }
+        rkvk_sub_weigh<P>(st, s, p);
         return;
     }
     if (then_feed)
-        rkvk_wide_feed_k<P>(sm, a, cur + 1, u);
+        rkvk_wide_feed_k<P>(sm, a, cur + rkvk_wide_k_leaves<P>(w), rkvk_wide_place<P>(w, cur), u);
 #pragma unroll
     for (int n = 0; n < P::NC; n++) {
         st.m[n][0] = st.m[n][1] = rkvk_empty_m();
@@ -203,47 +116,87 @@ static __device__ __forceinline__ void rkvk_wide_sub(rkvk_sub_state<P> &st, uint
     }
 }
 
-template <typename P>
-static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
-                                                             const rkvk_stream_work &w)
-{
-    const uint32_t u = (uint32_t)rkvk_warp(), groups = rkvk_wide_groups<P>(w);
-    bool more = sm.queue.n_queued != 0;
-    if (more)
-        rkvk_wide_feed_k<P>(sm, a, 0, u);
-#pragma unroll 1
-    for (uint32_t cur = 0; more; cur++) {
-        more = cur + 1 != sm.queue.n_queued;
-        rkvk_wide_arrive<0>();
-#pragma unroll 1
-        for (uint32_t group = 0; group < groups; group++) {
-            rkvk_sub_state<P> st;
-            uint2 p[P::S::MT][P::NC];
-            rkvk_wide_sub<P>(st, p, sm, a, w, cur, group, more && group + 1 == groups);
-            if (cur + group > 0)
-                rkvk_bar_sync<RKVK_WIDE_EMPTY, P::THREADS>();
-            rkvk_wide_put<P>(sm, st, p, u);
-            rkvk_bar_come<RKVK_WIDE_FULL, P::THREADS>();
-        }
-        if (threadIdx.x < 32) /* the other team may still ask for the number of the leaf before */
-            rkvk_queue_fill(sm.queue, a, w.walk, cur > 0 ? cur - 1 : 0);
-    }
-}
-
-/* The sub's V is here, and no scale of a cell that isn't read. */
-template <typename P>
+/* The sub's V is here; its scales are turned. */
+template <typename P, int BUT>
 static __device__ __forceinline__ void rkvk_wide_arrive_v(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
                                                           const rkvk_leaf &leaf, uint32_t cur, uint32_t u)
 {
     using S = typename P::S;
-    rkvk_wide_arrive<P::V_LEAVES - 1>();
+    rkvk_wide_arrive<BUT>();
     if constexpr (S::V_HAS_SCALES) {
         const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
-        for (uint32_t i = 0; i < sub.n; i++)
-            rkvk_quant_clear<S::DV / 32>(sm.v[cur % P::V_LEAVES][u] + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE,
-                                         (int)leaf.c0 - (int)(sub.cell + i * 128),
-                                         (int)leaf.c1 - (int)(sub.cell + i * 128), rkvk_lane());
+        rkvk_quant_turn<S::MT, S::DV / 32>(sm.v[cur % P::V_LEAVES][u] + P::CELLS * P::V_PITCH, sub.cell, leaf.c0,
+                                           leaf.c1, rkvk_lane());
     }
+}
+
+/* The first leaves' K and V are asked for, as the teams will do with those after them. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_begin(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
+                                                       const rkvk_stream_work &w)
+{
+    const uint32_t u = (uint32_t)rkvk_warp() % RKVK_SUBS, k_leaves = rkvk_wide_k_leaves<P>(w);
+    if (threadIdx.x < RKVK_WIDE_TEAM) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < k_leaves; i++) {
+            rkvk_wide_feed_k<P>(sm, a, i, i, u);
+            if (P::V_BY_SCORES && i + 1 == k_leaves)
+                rkvk_wide_feed_v<P>(sm, a, 0, u);
+            else if (P::V_BY_SCORES)
+                rkvk_copy_commit(); /* K and V in turn: groups are counted */
+        }
+    } else if (!P::V_BY_SCORES) {
+        for (uint32_t i = 0; i < P::V_LEAVES; i++)
+            rkvk_wide_feed_v<P>(sm, a, i, u);
+    }
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_team_scores(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
+                                                             const rkvk_stream_work &w)
+{
+    const uint32_t u = (uint32_t)rkvk_warp(), groups = rkvk_wide_groups<P>(w), p_leaves = rkvk_wide_p_leaves<P>(w);
+    bool more = sm.queue.n_queued != 0;
+#pragma unroll 1
+    for (uint32_t cur = 0; more; cur++) {
+        more = cur + 1 != sm.queue.n_queued;
+        if (rkvk_wide_k_leaves<P>(w) == 2)
+            rkvk_wide_arrive<P::V_BY_SCORES ? 3 : 1>();
+        else
+            rkvk_wide_arrive<P::V_BY_SCORES ? 1 : 0>();
+#pragma unroll 1
+        for (uint32_t group = 0; group < groups; group++) {
+            rkvk_sub_state<P> st;
+            uint2 p[P::S::MT][P::NC];
+            rkvk_wide_sub<P>(st, p, sm, a, w, cur, group, group + 1 == groups);
+            if (P::V_BY_SCORES)
+                rkvk_wide_arrive_v<P, 1>(sm, a, sm.queue.leaf[cur % RKVK_QUEUE], cur, u);
+            const uint32_t place = rkvk_wide_place<P>(w, cur);
+            rkvk_wide_weights<P> &weights = rkvk_wide_weights_at<P>(sm, place);
+            if (cur + group >= p_leaves)
+                rkvk_wide_sync<P, RKVK_WIDE_EMPTY>(place);
+            rkvk_wide_put<P>(weights, st, p, u);
+            rkvk_bar_sync<RKVK_WIDE_WEIGHED, RKVK_WIDE_TEAM>();
+            rkvk_wide_weigh<P>(weights, u);
+            if (u == RKVK_SUBS - 1)
+                rkvk_wide_total<P>(weights);
+            rkvk_wide_come<P, RKVK_WIDE_FULL>(place);
+            if (P::V_BY_SCORES)
+                rkvk_wide_feed_v<P>(sm, a, cur + 1, u);
+        }
+        if (threadIdx.x < 32) /* the other team may still ask for the number of a leaf before */
+            rkvk_queue_fill(sm.queue, a, w.walk, cur > p_leaves ? cur - p_leaves : 0);
+    }
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_zero(rkvk_wide_state<P> &x)
+{
+#pragma unroll
+    for (int n = 0; n < P::NW; n++)
+#pragma unroll
+        for (int v = 0; v < P::TW; v++)
+            x.o[n][v][0] = x.o[n][v][1] = x.o[n][v][2] = x.o[n][v][3] = 0.0f;
 }
 
 template <typename P>
@@ -251,11 +204,36 @@ static __device__ __forceinline__ void rkvk_wide_clear(rkvk_wide_state<P> &x)
 {
     x.m = rkvk_empty_m();
     x.l = 0.0f;
+    rkvk_wide_zero<P>(x);
+}
+
+/* A group of columns' turn at a leaf, in warp u. */
+struct rkvk_wide_turn {
+    uint32_t cur, u;
+    bool is_first, is_last, has_slice; /* group; the warp */
+};
+
+/* O of a leaf, part of V after part: what has been read makes way for the next leaf's. */
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_leaf_output(rkvk_wide_state<P> &x, rkvk_wide_smem<P> &sm,
+                                                             const rkvk_wide_weights<P> &weights,
+                                                             const rkvi_attend_args &a, const rkvk_wide_part &at,
+                                                             const rkvk_wide_turn &turn)
+{
+    const uint32_t cur = turn.cur, u = turn.u;
+    rkvk_wide_zero<P>(x);
 #pragma unroll
-    for (int n = 0; n < P::NW; n++)
-#pragma unroll
-        for (int v = 0; v < P::TW; v++)
-            x.o[n][v][0] = x.o[n][v][1] = x.o[n][v][2] = x.o[n][v][3] = 0.0f;
+    for (uint32_t part = 0; part < P::V_PARTS; part++) {
+        if (turn.has_slice)
+            rkvk_wide_output<P>(x, weights, sm.v[cur % P::V_LEAVES], at, part);
+        if (part + 1 == P::V_PARTS)
+            break;
+        if (turn.is_first && u / P::V_PART == part + 1)
+            rkvk_wide_arrive_v<P, P::V_LEAVES - 1>(sm, a, sm.queue.leaf[cur % RKVK_QUEUE], cur, u);
+        rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>();
+        if (turn.is_last && u / P::V_PART == part)
+            rkvk_wide_feed_v<P>(sm, a, cur + P::V_LEAVES, u);
+    }
 }
 
 template <typename P>
@@ -274,8 +252,6 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
 #pragma unroll
     for (uint32_t group = 0; group < P::HC; group++)
         rkvk_wide_clear<P>(top[group]);
-    for (uint32_t i = 0; i < P::V_LEAVES; i++)
-        rkvk_wide_feed_v<P>(sm, a, i, u);
     if (!more && has_slice)
         for (uint32_t group = 0; group < groups; group++)
             rkvk_wide_store<P>(x, sm, a, w, at, group * P::GROUP, 0);
@@ -283,27 +259,32 @@ static __device__ __forceinline__ void rkvk_wide_team_output(rkvk_wide_smem<P> &
     for (uint32_t cur = 0; more; cur++) {
         const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
         rkvk_wide_pending after = pending;
-        rkvk_wide_arrive_v<P>(sm, a, leaf, cur, u);
+        if (!P::V_BY_SCORES && u / P::V_PART == 0)
+            rkvk_wide_arrive_v<P, P::V_LEAVES - 1>(sm, a, leaf, cur, u);
 #pragma unroll
         for (uint32_t group = 0; group < P::HC; group++) {
             if (group >= groups)
                 continue;
-            rkvk_bar_sync<RKVK_WIDE_FULL, P::THREADS>();
-            rkvk_wide_weigh<P>(sm, x, u);
-            rkvk_bar_sync<RKVK_WIDE_WEIGHED, RKVK_WIDE_TEAM>();
+            const uint32_t place = rkvk_wide_place<P>(w, cur);
+            const rkvk_wide_weights<P> &weights = rkvk_wide_weights_at<P>(sm, place);
+            rkvk_wide_sync<P, RKVK_WIDE_FULL>(place);
             const bool is_last = group + 1 == groups;
-            more = cur + 1 != sm.queue.n_queued;
+            const uint32_t left = sm.queue.n_queued - cur;
+            more = left > 1;
             const uint64_t number = leaf.number, next = more ? sm.queue.leaf[(cur + 1) % RKVK_QUEUE].number : 0;
-            if (has_slice) {
-                if (u == 0)
-                    rkvk_wide_total<P>(x, sm);
-                rkvk_wide_output<P>(x, sm, at, cur, unit);
+            if ((uint32_t)rkvk_lane() < P::GROUP) {
+                x.m = weights.m[rkvk_lane()];
+                x.l = weights.l[rkvk_lane()];
             }
-            if (more || !is_last)
-                rkvk_bar_come<RKVK_WIDE_EMPTY, P::THREADS>();
-            if (is_last) {
+            rkvk_wide_leaf_output<P>(x, sm, weights, a, at, {cur, u, group == 0, is_last, has_slice});
+            if (has_slice)
+                rkvk_wide_finish<P>(x, weights, at, unit);
+            if (!is_last || left > rkvk_wide_p_leaves<P>(w))
+                rkvk_wide_come<P, RKVK_WIDE_EMPTY>(place);
+            if (is_last && !P::V_BY_SCORES) {
                 rkvk_bar_sync<RKVK_WIDE_READ, RKVK_WIDE_TEAM>();
-                rkvk_wide_feed_v<P>(sm, a, cur + P::V_LEAVES, u);
+                if (u / P::V_PART == P::V_PARTS - 1)
+                    rkvk_wide_feed_v<P>(sm, a, cur + P::V_LEAVES, u);
             }
             if (has_slice)
                 after = rkvk_wide_add<P>(x, top[group], pending, sm, a, w, at, group * P::GROUP, number, more, next);
@@ -354,8 +335,9 @@ template <typename P>
 static __device__ __forceinline__ void rkvk_wide_columns(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
                                                          rkvk_stream_work &w)
 {
-    w.q = reinterpret_cast<uint2 *>(w.region);
-    w.stack = reinterpret_cast<float *>(w.region + P::Q_BYTES);
+    uint8_t *const region = w.region + w.is_deep * rkvk_wide_second<P>();
+    w.q = reinterpret_cast<uint2 *>(region);
+    w.stack = reinterpret_cast<float *>(region + P::Q_BYTES);
     __syncthreads(); /* those before are done with what is set up here */
     if (threadIdx.x < 32) {
         rkvk_wide_reach<P>(sm, a, w);
@@ -367,6 +349,7 @@ static __device__ __forceinline__ void rkvk_wide_columns(rkvk_wide_smem<P> &sm, 
     if (threadIdx.x >= 32)
         rkvk_stream_q<P>(a, w);
     __syncthreads();
+    rkvk_wide_begin<P>(sm, a, w);
     if (threadIdx.x < RKVK_WIDE_TEAM)
         rkvk_wide_team_scores<P>(sm, a, w);
     else
@@ -401,9 +384,12 @@ static __global__ void __launch_bounds__(P::THREADS, 1)
     w.region = raw + sizeof(rkvk_wide_smem<P>);
     const uint32_t levels = rkvk_wide_levels(w.walk.leaf0, w.walk.leaf1);
     const uint32_t column_bytes = levels * (uint32_t)rkvk_pending_floats<S>() * 4;
-    const uint32_t fit = levels ? (d.region_bytes - P::Q_BYTES) / column_bytes : P::COLUMNS;
+    const uint32_t n_columns = w.item->n_rows * w.group, room = d.region_bytes - P::Q_BYTES;
+    const uint32_t wanted = (n_columns < P::COLUMNS ? n_columns : P::COLUMNS) * column_bytes;
+    w.is_deep = (P::DEEP_K || P::DEEP_P) && room >= wanted + rkvk_wide_second<P>();
+    const uint32_t fit = levels ? (room - w.is_deep * rkvk_wide_second<P>()) / column_bytes : P::COLUMNS;
     const uint32_t most = fit < 1 ? 1 : fit < P::COLUMNS ? fit : P::COLUMNS;
-    const uint32_t n_columns = w.item->n_rows * w.group;
+    w.is_whole = fit >= P::COLUMNS;
     if (n_columns == 0) /* an empty item, and there may be no others */
         rkvk_wait_before();
     for (w.column0 = 0; w.column0 < n_columns; w.column0 += most) {

@@ -39,7 +39,8 @@
 #define STACK_NEAR 4u /* of them in shared memory: a group's nodes seldom need more */
 #define CHUNK 32u     /* nodes whose slots, m and l a warp's lanes load, one each */
 #define LOT 4u        /* nodes whose o a lane loads at once */
-#define ROWS_APART 4u /* blocks over the rows of an item */
+#define ROWS_APART 4u    /* blocks over the rows of an item, where it has so many: more wait for one another */
+#define BLOCKS_FEW 256u  /* that run side by side: so many rather have fewer rows each */
 #define ALL_LANES 0xffffffffu
 
 template <int VEC> struct value {
@@ -315,10 +316,15 @@ template <int VEC> static __device__ __forceinline__ void join(room<VEC> *rooms,
 
 /* ------------------------------------------------------------------- kernel */
 
+typedef struct merge_args {
+    rkvi_merge_args a;
+    uint32_t parts;
+} merge_args;
+
 /* What a block is about. */
 typedef struct job {
     rkvi_merge_item item;
-    uint32_t head, part;
+    uint32_t head, part, parts; /* block `part` of `parts` over the rows */
     bool is_split;
     uint64_t from, to; /* nodes of this warp's group */
     uint64_t row;      /* of the item's first, in the output */
@@ -331,7 +337,7 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
                                              room<VEC> *rooms)
 {
     const uint32_t y = threadIdx.y, x = x0 + threadIdx.x * VEC;
-    const uint32_t r = r0 + (j.is_split ? 0 : y * ROWS_APART);
+    const uint32_t r = r0 + (j.is_split ? 0 : y * j.parts);
     const bool is_row = r < j.item.n_rows;
     const uint64_t slot_floats = (uint64_t)a.q_heads * (a.dv + 2);
     const place p = {a.partials + r * slot_floats, slot_floats, j.head * a.dv + x, a.q_heads * a.dv + j.head, a.q_heads,
@@ -349,14 +355,15 @@ static __device__ __forceinline__ void slice(const rkvi_merge_args &a, const job
         write(a, j.item.dst + r, j.head, x, v);
 }
 
-/* Block (part, slice, (item, head)): rows part, part + ROWS_APART, .. of the item.  Blocks that
+/* Block (part, slice, (item, head)): rows part, part + parts, .. of the item.  Blocks that
  * have work where rows are few come first.
  * Outputs are written by one block a slice.  A merged node may take the slot of
  * one of the row's own: so one block has all its slices, all of a slice is read
  * before it is written, and m and l, which all slices read, come with the last one. */
 template <int VEC>
-static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_merge_args a, const uint64_t n)
+static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const merge_args d, const uint64_t n)
 {
+    const rkvi_merge_args &a = d.a;
     RKVK_SHARED(raw, 16);
     room<VEC> *rooms = reinterpret_cast<room<VEC> *>(raw);
     __shared__ uint32_t begin[GROUPS + 1];
@@ -365,16 +372,17 @@ static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_m
     uint32_t x0 = 0;
     job j;
     j.part = 0;
+    j.parts = d.parts;
 #pragma unroll 1
-    for (; block >= n && j.part < ROWS_APART; block -= n) {
+    for (; block >= n && j.part < d.parts; block -= n) {
         x0 = x0 + width < slices * width ? x0 + width : 0;
         j.part += x0 == 0;
     }
-    const uint64_t item = j.part < ROWS_APART ? block / a.q_heads : 0;
+    const uint64_t item = j.part < d.parts ? block / a.q_heads : 0;
     j.item = a.items[item];
     j.head = (uint32_t)(block - item * a.q_heads);
     const bool is_out = j.item.dst == RKVI_TO_OUT;
-    if (j.part >= ROWS_APART || j.part >= j.item.n_rows || (!is_out && x0 > 0)) {
+    if (j.part >= d.parts || j.part >= j.item.n_rows || (!is_out && x0 > 0)) {
         rkvk_wait_before();
         return;
     }
@@ -394,7 +402,7 @@ static __global__ void __launch_bounds__(32 * GROUPS, 2) rkvk_merge(const rkvi_m
     for (uint32_t r = j.part, x = first; r < j.item.n_rows;) {
         slice<VEC>(a, j, r, x, rooms);
         __syncthreads();
-        r += x == last ? ROWS_APART * rows : 0;
+        r += x == last ? d.parts * rows : 0;
         x = x == last ? first : x - width;
     }
 }
@@ -405,16 +413,24 @@ static bool is_wide(const rkvi_merge_args *a)
     return a->q_heads % 2 == 0 && a->dv % 4 == 0;
 }
 
+/* Blocks over an item's rows: none without one, as far as is said. */
+static uint32_t parts_of(const rkvi_merge_args *a, uint64_t n_slices)
+{
+    const uint64_t most = n_slices * ROWS_APART < BLOCKS_FEW ? BLOCKS_FEW / n_slices : ROWS_APART;
+    return a->max_rows > 0 && a->max_rows < most ? a->max_rows : a->max_rows > 0 ? (uint32_t)most : ROWS_APART;
+}
+
 extern "C" int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream)
 {
     const bool wide = is_wide(a);
     const uint32_t width = wide ? 128 : 64;
-    const uint64_t n_blocks = grid * ((a->dv + width - 1) / width) * ROWS_APART;
+    const uint64_t n_slices = grid * ((a->dv + width - 1) / width);
     if (grid == 0)
         return 0;
     if (a->dv % 2 != 0)
         return (int)cudaErrorInvalidValue;
-    return rkvk_run_early(wide ? rkvk_merge<4> : rkvk_merge<2>, a, grid, rkvk_grid(n_blocks), dim3(32, GROUPS),
+    const merge_args d = {*a, parts_of(a, n_slices)};
+    return rkvk_run_early(wide ? rkvk_merge<4> : rkvk_merge<2>, &d, grid, rkvk_grid(n_slices * d.parts), dim3(32, GROUPS),
                           GROUPS * (wide ? sizeof(room<4>) : sizeof(room<2>)), stream);
 }
 

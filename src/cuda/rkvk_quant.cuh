@@ -265,6 +265,76 @@ static __device__ __forceinline__ void rkvk_quant_output(float (&o)[NC][VT][4], 
     }
 }
 
+/* The fragments of one tile of 16 dims, 16 cells. */
+template <rkv_type TYPE, int PITCH>
+static __device__ __forceinline__ void rkvk_quant_v_tile(uint32_t (&a)[4], const uint8_t *rows, int tile, int lane)
+{
+    const uint8_t *row = rows + (lane & 15) * PITCH;
+    uint32_t w[2];
+    if constexpr (TYPE == RKV_TYPE_Q8_0) {
+        rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(row + tile * 16));
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            a[2 * j] = rkvk_q8_even(w[j]);
+            a[2 * j + 1] = rkvk_q8_odd(w[j]);
+        }
+    } else {
+        rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(row + tile / 2 * 16));
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint32_t x = w[j] >> tile % 2 * 4; /* which of the block's nibbles */
+            a[2 * j] = rkvk_q4_low(x);
+            a[2 * j + 1] = rkvk_q4_low(x >> 8);
+        }
+    }
+}
+
+/* o += V^T * P^T for 16 cells and TILES tiles from tile0 on, those of rkvk_quant_output bit by bit.  Scales: as
+ * rkvk_quant_turn leaves them. */
+template <rkv_type TYPE, int TILES, int PITCH, int NC>
+static __device__ __forceinline__ void rkvk_quant_tiles_output(float (&o)[NC][TILES][4], const rkvk_quant_rows &v,
+                                                               const uint2 (&p)[NC], int tile0, int lane)
+{
+    static_assert(TILES == 1 || TILES % 2 == 0, "scales are a block's");
+    uint2 x[NC];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const uint8_t *scales = v.scales + (tile0 + i) / 2 * 32 + (lane & 3) * 4;
+        if (i % 2 == 0) {
+            const __half2 d0 = rkvk_half2(rkvk_word(scales)), d1 = rkvk_half2(rkvk_word(scales + 16));
+#pragma unroll
+            for (int n = 0; n < NC; n++)
+                x[n] = make_uint2(rkvk_scaled(p[n].x, d0), rkvk_scaled(p[n].y, d1));
+        }
+        uint32_t a[4];
+        rkvk_quant_v_tile<TYPE, PITCH>(a, v.rows, tile0 + i, lane);
+#pragma unroll
+        for (int n = 0; n < NC; n++)
+            rkvk_mma<false>(o[n][i], a, x[n].x, x[n].y);
+    }
+}
+
+/* By a warp: the scales of TILES tiles of cells, each of BLOCKS blocks to a cell, are turned to 16 cells to a block;
+ * zeros for a cell, of tile i the one `cell` + 128 i on, outside [c0, c1): it may be anything. */
+template <int TILES, int BLOCKS>
+static __device__ __forceinline__ void rkvk_quant_turn(uint8_t *scales, uint32_t cell, uint32_t c0, uint32_t c1,
+                                                       int lane)
+{
+    const int i = lane / 16, at = lane % 16;
+    const uint32_t c = cell + (uint32_t)(i * 128 + at);
+    uint16_t *tile = reinterpret_cast<uint16_t *>(scales) + i * 16 * BLOCKS;
+    uint16_t x[BLOCKS];
+    if (i < TILES)
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++)
+            x[b] = c >= c0 && c < c1 ? tile[at * BLOCKS + b] : (uint16_t)0;
+    __syncwarp();
+    if (i < TILES)
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++)
+            tile[b * 16 + at] = x[b];
+}
+
 /* Scales of cells outside [c0, c1), counted from the first of 16, become zeros: they may be anything. */
 template <int BLOCKS>
 static __device__ __forceinline__ void rkvk_quant_clear(uint8_t *scales, int c0, int c1, int lane)

@@ -151,6 +151,9 @@ struct rkvk_stream_work {
     uint2 *q;                    /* [warp of columns][step][chunk][lane] */
     float *stack;
     uint32_t rings_bytes;
+    /* attend_wide.cuh: the stack has room for all columns that there can be; 1: there are second places, 0: none */
+    bool is_whole;
+    uint32_t is_deep;
 };
 
 struct rkvk_stream_args {

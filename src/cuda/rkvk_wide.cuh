@@ -10,8 +10,16 @@
 
 #define RKVK_WIDE_TEAM (32 * RKVK_SUBS) /* threads: a warp a sub */
 
-/* Barriers: weights of a leaf are there; they have been read; two of the output's team. */
-enum { RKVK_WIDE_FULL = 1, RKVK_WIDE_EMPTY, RKVK_WIDE_WEIGHED, RKVK_WIDE_READ };
+/* Barriers: weights of a leaf are there; they have been read (both by place of the weights); one of the scores'
+ * team, one of the output's. */
+enum {
+    RKVK_WIDE_FULL = 1,
+    RKVK_WIDE_FULL_ODD,
+    RKVK_WIDE_EMPTY,
+    RKVK_WIDE_EMPTY_ODD,
+    RKVK_WIDE_WEIGHED,
+    RKVK_WIDE_READ
+};
 
 /* For up to HC groups of 8 * NC columns, which go through a leaf one after another. */
 template <typename SHAPE, int CHUNKS, int GROUPS>
@@ -25,34 +33,71 @@ struct rkvk_wide_path {
     static constexpr int K_PITCH = rkvk_pitch(S::K_ROW), V_PITCH = rkvk_pitch(S::V_ROW), CELLS = 16 * S::MT;
     static constexpr int K_BYTES = CELLS * (K_PITCH + S::K_SCALE), V_BYTES = CELLS * (V_PITCH + S::V_SCALE);
     /* Output: slices of TW tiles of dims; CH warps to a slice, of NW chunks of columns each. */
-    static constexpr int TW = rkvk_max(S::V_HAS_SCALES ? 2 : 1, S::V_TILES / 8), SLICES = (S::V_TILES + TW - 1) / TW;
+    static constexpr int TW = rkvk_max(1, S::V_TILES / 8), SLICES = (S::V_TILES + TW - 1) / TW;
     static constexpr int CH = SLICES <= 2 && NC % 4 == 0 ? 4 : SLICES <= 4 && NC % 2 == 0 ? 2 : 1, NW = NC / CH;
+    static constexpr uint32_t SLOTS = 32 * SLICES * CH; /* threads that have a part of O */
     /* Leaves whose V is in shared memory or on its way: more where they are small, as output alone would wait. */
-    static constexpr int V_LEAVES = V_BYTES <= 5 * 1024 ? 2 : 1;
-    static constexpr int UNROLL = 2; /* subs */
+    static constexpr uint32_t V_LEAVES = V_BYTES <= 5 * 1024 ? 2 : 1;
+    /* V of one leaf is read, and asked for again, in so many parts. */
+    static constexpr uint32_t V_PARTS = V_LEAVES == 1 ? 2 : 1, V_PART = RKVK_SUBS / V_PARTS;
+    /* V of two leaves is asked for by the scores' team, which has the time: else by the output's. */
+    static constexpr bool V_BY_SCORES = HC == 1 && V_LEAVES == 2;
+    /* What may have a second place, where pending nodes leave room (rkvk_stream_work::is_deep): small K; weights. */
+    static constexpr bool DEEP_K = HC == 1 && K_BYTES <= 5 * 1024, DEEP_P = HC == 1 && V_LEAVES == 1;
+    static constexpr int UNROLL = V_LEAVES == 2 ? 4 : 2; /* subs */
     /* O of a slice, thrice (rkvk_wide_state), stays in registers. */
     static constexpr bool FITS = TW * NW <= 4 && (HC == 1 ? S::D <= 256 : S::D <= 128);
 
     static_assert(S::V_TILES % TW == 0, "slices");
 };
 
-/* Followed by the columns' q and the stack of pending nodes. */
+/* Of a group's columns, for a leaf: from scores to output. */
 template <typename P>
-struct rkvk_wide_smem {
+struct rkvk_wide_weights {
     using S = typename P::S;
-    alignas(16) uint8_t k[RKVK_SUBS][P::K_BYTES];
-    uint8_t v[P::V_LEAVES][RKVK_SUBS][P::V_BYTES];
-    uint2 p[RKVK_SUBS][P::NC][32][S::MT]; /* fragments */
+    alignas(16) uint2 p[RKVK_SUBS][P::NC][32][S::MT]; /* fragments */
     alignas(16) float2 ml[RKVK_SUBS][P::GROUP];
-    float sub[RKVK_SUBS][P::GROUP];              /* what O of a sub is multiplied by */
+    alignas(16) float sub[RKVK_SUBS][P::GROUP];   /* what O of a sub is multiplied by */
     float before[RKVK_SUBS / S::GROUP][P::GROUP]; /* what the leaf so far is, before a group of subs joins */
     float finish[P::GROUP];
+    float m[P::GROUP], l[P::GROUP]; /* of the leaf */
+};
+
+/* Followed by second places, the columns' q and the stack of pending nodes. */
+template <typename P>
+struct rkvk_wide_smem {
+    alignas(16) uint8_t k[RKVK_SUBS][P::K_BYTES];
+    uint8_t v[P::V_LEAVES][RKVK_SUBS][P::V_BYTES];
+    rkvk_wide_weights<P> weights;
     float *slot[P::COLUMNS]; /* o of each column in its item's slot; null: no column */
     float *slot_m[P::COLUMNS];
     rkvk_reach reach[P::COLUMNS];
     rkvk_reach common; /* what all columns see */
     rkvk_queue queue;
 };
+
+/* Bytes of second places. */
+template <typename P>
+static __host__ __device__ constexpr uint32_t rkvk_wide_second(void)
+{
+    return (P::DEEP_K ? RKVK_SUBS * (uint32_t)P::K_BYTES : 0u) +
+           (P::DEEP_P ? (uint32_t)sizeof(rkvk_wide_weights<P>) : 0u);
+}
+
+/* Place 0 or 1 of a sub's K, and of weights. */
+template <typename P>
+static __device__ __forceinline__ uint8_t *rkvk_wide_k(rkvk_wide_smem<P> &sm, uint32_t place, uint32_t u)
+{
+    uint8_t *const second = reinterpret_cast<uint8_t *>(&sm + 1);
+    return (P::DEEP_K && place ? second : sm.k[0]) + u * P::K_BYTES;
+}
+
+template <typename P>
+static __device__ __forceinline__ rkvk_wide_weights<P> &rkvk_wide_weights_at(rkvk_wide_smem<P> &sm, uint32_t place)
+{
+    static_assert(!P::DEEP_K || !P::DEEP_P, "one of them comes first");
+    return P::DEEP_P && place ? *reinterpret_cast<rkvk_wide_weights<P> *>(&sm + 1) : sm.weights;
+}
 
 /* --------------------------------------------------------------------- loads */
 
@@ -86,13 +131,18 @@ static __device__ __forceinline__ void rkvk_wide_feed(uint8_t *to, const rkvk_le
 
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_feed_k(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
-                                                        uint32_t cur, uint32_t u)
+                                                        uint32_t cur, uint32_t place, uint32_t u)
 {
     using S = typename P::S;
+    rkvk_sub sub = {0, 0};
     const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
-    const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
+    if ((int32_t)(sm.queue.n_queued - cur) > 0)
+        sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
     if (sub.n > 0)
-        rkvk_wide_feed<S::MT, S::K_ROW, P::K_PITCH, S::K_SCALE>(sm.k[u], leaf, a.geom.k_off, a.geom.k_scale_off, sub);
+        rkvk_wide_feed<S::MT, S::K_ROW, P::K_PITCH, S::K_SCALE>(rkvk_wide_k<P>(sm, place, u), leaf, a.geom.k_off,
+                                                                a.geom.k_scale_off, sub);
+    else
+        rkvk_copy_commit(); /* nothing: groups are counted */
 }
 
 template <typename P>
@@ -151,6 +201,15 @@ static __device__ __forceinline__ void rkvk_wide_scores(float (&s)[P::S::MT][P::
     }
 }
 
+/* Does each column see all of the leaf, all of which is read?  (Columns that aren't there may, too.) */
+template <typename P>
+static __device__ __forceinline__ bool rkvk_wide_all_seen(const rkvk_wide_smem<P> &sm, const rkvk_leaf &leaf,
+                                                          uint32_t leaf_cells)
+{
+    return (uint32_t)(leaf.c1 - leaf.c0) == leaf_cells && leaf_cells == RKVK_SUBS * P::CELLS &&
+           sm.common.lo <= leaf.pos && leaf.pos + leaf.count <= sm.common.hi;
+}
+
 /* What the columns of a group see of a leaf.  Where all see all of it, so do columns that aren't there. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_sees(rkvk_sub_state<P> &st, const rkvk_wide_smem<P> &sm,
@@ -175,19 +234,19 @@ static __device__ __forceinline__ void rkvk_wide_sees(rkvk_sub_state<P> &st, con
 
 /* m, l and P of a sub, for the output's team.  A sub that isn't there has zeros. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_put(rkvk_wide_smem<P> &sm, const rkvk_sub_state<P> &st,
+static __device__ __forceinline__ void rkvk_wide_put(rkvk_wide_weights<P> &to, const rkvk_sub_state<P> &st,
                                                      const uint2 (&p)[P::S::MT][P::NC], uint32_t u)
 {
     const int lane = rkvk_lane();
 #pragma unroll
     for (int n = 0; n < P::NC; n++) {
         if (lane < 4)
-            *reinterpret_cast<float4 *>(&sm.ml[u][n * 8 + 2 * lane]) =
+            *reinterpret_cast<float4 *>(&to.ml[u][n * 8 + 2 * lane]) =
                 make_float4(st.m[n][0], st.l[n][0], st.m[n][1], st.l[n][1]);
         if constexpr (P::S::MT == 2)
-            *reinterpret_cast<uint4 *>(sm.p[u][n][lane]) = make_uint4(p[0][n].x, p[0][n].y, p[1][n].x, p[1][n].y);
+            *reinterpret_cast<uint4 *>(to.p[u][n][lane]) = make_uint4(p[0][n].x, p[0][n].y, p[1][n].x, p[1][n].y);
         else
-            sm.p[u][n][lane][0] = p[0][n];
+            to.p[u][n][lane][0] = p[0][n];
     }
 }
 
@@ -201,49 +260,58 @@ struct rkvk_wide_state {
     float m, l;
 };
 
-/* By warp u of the team: what the columns of sub u, and the leaf before its group, are multiplied
- * by, as in rkvk_leaf_weigh; and the leaf's m. */
+/* By warp u of the scores' team, behind the subs' m and l: what the columns of sub u, and the leaf before its group,
+ * are multiplied by, as in rkvk_leaf_weigh; the leaf's m. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_smem<P> &sm, rkvk_wide_state<P> &x, uint32_t u)
+static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_weights<P> &f, uint32_t u)
 {
     constexpr uint32_t N = P::S::GROUP;
     const uint32_t lane = (uint32_t)rkvk_lane();
-    x.m = rkvk_empty_m();
     if (lane >= P::GROUP)
         return;
     float before = rkvk_empty_m(), top = before, all = before;
 #pragma unroll
     for (uint32_t i = 0; i < RKVK_SUBS; i++) {
-        const float m = sm.ml[i][lane].x;
+        const float m = f.ml[i][lane].x;
         before = i < u / N * N ? fmaxf(before, m) : before;
         top = i < u / N * N + N ? fmaxf(top, m) : top;
         all = fmaxf(all, m);
     }
     const float base = top == rkvk_empty_m() ? 0.0f : top;
-    sm.sub[u][lane] = rkvk_exp2(__fadd_rn(sm.ml[u][lane].x, -base));
+    f.sub[u][lane] = rkvk_exp2(__fadd_rn(f.ml[u][lane].x, -base));
     if (u % N == 0)
-        sm.before[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
-    x.m = __fmul_rn(all, RKVK_LN2);
-    if (u == 0) /* rkvk_leaf_finish */
-        sm.finish[lane] = all == rkvk_empty_m() ? 1.0f : rkvk_exp2(__fadd_rn(all, -__fmul_rn(x.m, RKVK_LOG2E)));
+        f.before[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
+    if (u == 0) { /* rkvk_leaf_finish */
+        const float m = __fmul_rn(all, RKVK_LN2);
+        f.m[lane] = m;
+        f.finish[lane] = all == rkvk_empty_m() ? 1.0f : rkvk_exp2(__fadd_rn(all, -__fmul_rn(m, RKVK_LOG2E)));
+    }
 }
 
-/* Behind that, warp 0: l of the leaf. */
+/* By one warp, beside that: l of the leaf. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_total(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm)
+static __device__ __forceinline__ void rkvk_wide_total(rkvk_wide_weights<P> &f)
 {
     constexpr uint32_t N = P::S::GROUP;
     const uint32_t lane = (uint32_t)rkvk_lane();
-    x.l = 0.0f;
     if (lane >= P::GROUP)
         return;
+    float l = 0.0f, top = rkvk_empty_m();
 #pragma unroll
-    for (uint32_t u = 0; u < RKVK_SUBS; u++) {
-        if (u % N == 0)
-            x.l = __fmul_rn(x.l, sm.before[u / N][lane]);
-        x.l = __fmaf_rn(sm.ml[u][lane].y, sm.sub[u][lane], x.l);
+    for (uint32_t i = 0; i < RKVK_SUBS; i += N) {
+        const float before = top;
+#pragma unroll
+        for (uint32_t u = i; u < i + N; u++)
+            top = fmaxf(top, f.ml[u][lane].x);
+        const float base = top == rkvk_empty_m() ? 0.0f : top;
+        l = __fmul_rn(l, rkvk_exp2(__fadd_rn(before, -base)));
+#pragma unroll
+        for (uint32_t u = i; u < i + N; u++)
+            l = __fmaf_rn(f.ml[u][lane].y, rkvk_exp2(__fadd_rn(f.ml[u][lane].x, -base)), l);
     }
-    x.l = __fmul_rn(x.l, sm.finish[lane]);
+    const float m = __fmul_rn(top, RKVK_LN2);
+    const float finish = top == rkvk_empty_m() ? 1.0f : rkvk_exp2(__fadd_rn(top, -__fmul_rn(m, RKVK_LOG2E)));
+    f.l[lane] = __fmul_rn(l, finish);
 }
 
 /* Where a warp of the team is. */
@@ -253,8 +321,9 @@ struct rkvk_wide_part {
 
 /* O of a sub, of the slice. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_product(float (&o)[P::NW][P::TW][4], const rkvk_wide_smem<P> &sm,
-                                                         const rkvk_wide_part &at, const uint8_t *v_rows, uint32_t u)
+static __device__ __forceinline__ void rkvk_wide_product(float (&o)[P::NW][P::TW][4],
+                                                         const rkvk_wide_weights<P> &from, const rkvk_wide_part &at,
+                                                         const uint8_t *v_rows, uint32_t u)
 {
     using S = typename P::S;
     const int lane = rkvk_lane();
@@ -262,11 +331,11 @@ static __device__ __forceinline__ void rkvk_wide_product(float (&o)[P::NW][P::TW
 #pragma unroll
     for (int n = 0; n < P::NW; n++) {
         if constexpr (S::MT == 2) {
-            const uint4 x = *reinterpret_cast<const uint4 *>(sm.p[u][at.chunk + n][lane]);
+            const uint4 x = *reinterpret_cast<const uint4 *>(from.p[u][at.chunk + n][lane]);
             p[0][n] = make_uint2(x.x, x.y);
             p[1][n] = make_uint2(x.z, x.w);
         } else {
-            p[0][n] = sm.p[u][at.chunk + n][lane][0];
+            p[0][n] = from.p[u][at.chunk + n][lane][0];
         }
 #pragma unroll
         for (int v = 0; v < P::TW; v++)
@@ -277,8 +346,7 @@ static __device__ __forceinline__ void rkvk_wide_product(float (&o)[P::NW][P::TW
         const uint8_t *rows = v_rows + i * 16 * P::V_PITCH;
         if constexpr (S::V_HAS_SCALES) {
             const uint8_t *scales = v_rows + P::CELLS * P::V_PITCH + i * 16 * S::V_SCALE;
-            rkvk_quant_output<S::TV, P::TW / 2, P::V_PITCH, S::V_SCALE, P::NW, P::TW>(
-                o, {rows, scales + at.slice * P::TW}, p[i], at.slice * (P::TW / 2), 0, lane);
+            rkvk_quant_tiles_output<S::TV, P::TW, P::V_PITCH, P::NW>(o, {rows, scales}, p[i], at.slice * P::TW, lane);
         } else {
 #pragma unroll
             for (int v = 0; v < P::TW; v++) {
@@ -299,32 +367,29 @@ static __device__ __forceinline__ float2 rkvk_wide_pair(const float *row, const 
     return *reinterpret_cast<const float2 *>(row + (at.chunk + n) * 8 + 2 * (rkvk_lane() & 3));
 }
 
-/* The leaf's O, of the slice: sub after sub, as in rkvk_leaf_join. */
+/* Part `part` of the leaf's O, of the slice: sub after sub, as in rkvk_leaf_join. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, const rkvk_wide_smem<P> &sm,
-                                                        const rkvk_wide_part &at, uint32_t cur, float unit)
+static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, const rkvk_wide_weights<P> &from,
+                                                        const uint8_t (&v)[RKVK_SUBS][P::V_BYTES],
+                                                        const rkvk_wide_part &at, uint32_t part)
 {
     using S = typename P::S;
-#pragma unroll
-    for (int n = 0; n < P::NW; n++)
-#pragma unroll
-        for (int v = 0; v < P::TW; v++)
-            x.o[n][v][0] = x.o[n][v][1] = x.o[n][v][2] = x.o[n][v][3] = 0.0f;
 #pragma unroll P::UNROLL
-    for (uint32_t u = 0; u < RKVK_SUBS; u++) {
+    for (uint32_t i = 0; i < P::V_PART; i++) {
+        const uint32_t u = part * P::V_PART + i;
         float o[P::NW][P::TW][4];
-        rkvk_wide_product<P>(o, sm, at, sm.v[cur % P::V_LEAVES][u], u);
+        rkvk_wide_product<P>(o, from, at, v[u], u);
 #pragma unroll
         for (int n = 0; n < P::NW; n++) {
             if (u % S::GROUP == 0 && S::GROUP < RKVK_SUBS) {
-                const float2 f = rkvk_wide_pair<P>(sm.before[u / S::GROUP], at, n);
+                const float2 f = rkvk_wide_pair<P>(from.before[u / S::GROUP], at, n);
 #pragma unroll
                 for (int v = 0; v < P::TW; v++)
 #pragma unroll
                     for (int j = 0; j < 4; j++)
                         x.o[n][v][j] = __fmul_rn(x.o[n][v][j], j & 1 ? f.y : f.x);
             }
-            const float2 f = rkvk_wide_pair<P>(sm.sub[u], at, n);
+            const float2 f = rkvk_wide_pair<P>(from.sub[u], at, n);
 #pragma unroll
             for (int v = 0; v < P::TW; v++)
 #pragma unroll
@@ -332,9 +397,15 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
                     x.o[n][v][j] = __fmaf_rn(o[n][v][j], j & 1 ? f.y : f.x, x.o[n][v][j]);
         }
     }
+}
+
+template <typename P>
+static __device__ __forceinline__ void rkvk_wide_finish(rkvk_wide_state<P> &x, const rkvk_wide_weights<P> &from,
+                                                        const rkvk_wide_part &at, float unit)
+{
 #pragma unroll
     for (int n = 0; n < P::NW; n++) {
-        const float2 f = rkvk_wide_pair<P>(sm.finish, at, n);
+        const float2 f = rkvk_wide_pair<P>(from.finish, at, n);
 #pragma unroll
         for (int v = 0; v < P::TW; v++)
 #pragma unroll

@@ -162,6 +162,7 @@ typedef struct rkvi_merge_args {
     int64_t lse_row_stride; /* elements */
     const float *sinks;     /* NULL, or one f32 logit per query head: l += exp(sink - m) once, here */
     uint32_t q_heads, dv;
+    uint32_t max_rows; /* about as many as an item of this launch has, at most: for speed alone; 0: not said */
 } rkvi_merge_args;
 
 /* A partial of slot s, query head h: partials + s * q_heads * (dv + 2):
