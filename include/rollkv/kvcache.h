@@ -67,8 +67,8 @@ RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, 
  *
  * docs/cpu-share.md has the rule and figures.  What is chosen stays as it is,
  * whatever steps take, until the next such call: a run with the same shares,
- * free_bytes, windows and steps repeats its bits.  rkv_cache_info and rkv_site_info
- * tell them, and the numbers that they follow from. */
+ * free_bytes, cpu_threads, windows and steps repeats its bits.  rkv_cache_info and
+ * rkv_site_info tell them, and the numbers that they follow from. */
 #define RKV_CPU_SHARE_NONE UINT32_MAX
 typedef struct rkv_cpu_share_params {
     uint32_t struct_size;
