@@ -410,6 +410,11 @@ static void test_limit_above_memory(void **state)
     assert_int_equal(init(&s, &cfg, &fit), RKV_OK);
     assert_int_equal(fit, RKV_E_DEVICE_LIMIT);
     assert_non_null(strstr(rkvi_error_text(), "free device memory 4194304 does not hold"));
+    rkvi_config_free(&cfg);
+    s.machine.device_memory_bytes = 4096; /* not even the tables */
+    assert_int_equal(init(&s, &cfg, &fit), RKV_OK);
+    assert_int_equal(fit, RKV_E_DEVICE_LIMIT);
+    assert_non_null(strstr(rkvi_error_text(), "4096 does not hold these layers at any capacity_cells: "));
     s.machine.device_memory_bytes = cfg.device_bytes;
     rkvi_config_free(&cfg);
     assert_init(&s, &cfg);
