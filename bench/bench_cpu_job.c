@@ -4,9 +4,9 @@
  *   bench_cpu_job [--gib N] [--dim D] [--heads H] [--ratio Q] [--type T] [--threads N] [--pause-us P]
  *
  * One job reads `tiles` tile-layers of 256 cells that no cache has (they rotate over
- * N GiB), in items as the plan cuts them, divided into so many units a thread; 0: items
- * alone.  Figures: median of the time from ticket to done, and what it is beyond
- * the bytes at the rate of one long job. */
+ * N GiB), in runs of leaves of which there are at most so many units (a KV head of a run)
+ * a thread; the plan has 24.  Figures: median of the time from ticket to done, and what
+ * it is beyond the bytes at the rate of one long job. */
 #include "cpu_desk.h"
 #include "cpu_team.h"
 #include "rkvi_config.h"
@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { SAMPLES = 61, LEAST_SAMPLES = 5, ITEMS = 8, LONG_TILES = 768 };
+enum { SAMPLES = 61, LEAST_SAMPLES = 5, LONG_TILES = 768 };
 
 typedef struct options {
     double gib;
@@ -35,7 +35,6 @@ typedef struct load {
     rkvi_span *spans;
     uint64_t *bases;
     rkvi_item *items;
-    uint64_t partial_bytes;
     rkvi_ops ops;
     rkvi_desk words;
     rkvi_cpu_desk desk;
@@ -94,7 +93,6 @@ static void load_make(load *l, const options *o)
     l->spans = need(calloc(LONG_TILES * leaves, sizeof *l->spans));
     l->bases = need(calloc(LONG_TILES, sizeof *l->bases));
     l->items = need(calloc(LONG_TILES * leaves, sizeof *l->items));
-    l->partial_bytes = 4096 * (uint64_t)q_heads * (o->dim + 2) * sizeof(float);
     for (uint64_t i = 0; i < LONG_TILES * leaves; i++)
         l->spans[i] = (rkvi_span){.pos = (int64_t)(i * l->geom.leaf_cells), .tile = (uint32_t)(i / leaves),
                                   .first = (uint16_t)(i % leaves * l->geom.leaf_cells),
@@ -103,12 +101,12 @@ static void load_make(load *l, const options *o)
     l->row = (rkvi_row){.pos = INT64_MAX / 2, .to = INT64_MAX};
     l->args = (rkvi_attend_args){.geom = l->geom, .entries = &l->entry, .rows = &l->row, .spans = l->spans,
                                  .bases = l->bases, .items = l->items, .max_rows = 1, .scale = 0.1f, .q_heads = q_heads,
-                                 .partials = need(calloc(1, l->partial_bytes)),
+                                 .partials = need(calloc(LONG_TILES * leaves * q_heads, (o->dim + 2) * sizeof(float))),
                                  .q = {need(calloc((size_t)q_heads * o->dim, sizeof(float))),
                                        (int64_t)q_heads * o->dim, o->dim, RKV_TYPE_F32}};
 }
 
-/* A job's bases and items: the shortest runs of 2^k leaves of which there are at most ITEMS. */
+/* A job's bases and items: the shortest runs of 2^k leaves of which there are at most so many. */
 static uint64_t put_items(load *l, uint64_t tiles, uint64_t most)
 {
     const uint64_t leaves = tiles * (l->geom.tile_cells / l->geom.leaf_cells);
@@ -123,14 +121,13 @@ static uint64_t put_items(load *l, uint64_t tiles, uint64_t most)
 }
 
 /* One job, in us. */
-static double run_job(load *l, uint64_t tiles, uint64_t most_items, uint64_t wanted)
+static double run_job(load *l, uint64_t tiles, uint64_t most_items)
 {
-    rkvi_cpu_job job = {.args = l->args, .decode = l->ops.fn[RKVI_OP_DECODE], .merge = l->ops.fn[RKVI_OP_MERGE]};
-    job.n_items = put_items(l, tiles, most_items);
-    rkvi_cpu_job_divide(&job, wanted, l->partial_bytes);
+    const rkvi_cpu_job job = {.args = l->args, .decode = l->ops.fn[RKVI_OP_DECODE]};
+    const uint64_t n = put_items(l, tiles, most_items) * l->geom.n_heads;
     const uint64_t ticket = rkvi_cpu_desk_ticket(&l->desk, l->serial, (uint32_t)(l->serial % 2));
     l->serial++;
-    rkvi_cpu_desk_put(&l->desk, ticket, &job);
+    rkvi_cpu_desk_put(&l->desk, ticket, &job, (uint32_t)n);
     const double from = now_us();
     __atomic_store_n(&l->words.sent, ticket, __ATOMIC_RELEASE);
     while (__atomic_load_n(&l->words.done, __ATOMIC_ACQUIRE) < ticket)
@@ -144,7 +141,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median_us(load *l, const options *o, uint64_t tiles, uint64_t most_items, uint64_t wanted)
+static double median_us(load *l, const options *o, uint64_t tiles, uint64_t most_items)
 {
     double us[SAMPLES], all = 0;
     uint32_t n = 0;
@@ -152,7 +149,7 @@ static double median_us(load *l, const options *o, uint64_t tiles, uint64_t most
         const double until = now_us() + o->pause_us;
         while (now_us() < until)
             relax();
-        us[n] = run_job(l, tiles, most_items, wanted);
+        us[n] = run_job(l, tiles, most_items);
         all += us[n];
     }
     qsort(us, n, sizeof *us, by_value);
@@ -191,7 +188,7 @@ static bool parse(int argc, char **argv, options *o)
 int main(int argc, char **argv)
 {
     options o = {.gib = 1, .dim = 128, .heads = 8, .ratio = 5, .threads = 1, .pause_us = 150, .type = RKV_TYPE_F16};
-    static const uint32_t tiles[] = {4, 8, 13, 14, 27, 52, 105}, units[] = {0, 8, 16, 24, 32, 48, 64, 96};
+    static const uint32_t tiles[] = {4, 8, 13, 14, 27, 52, 105}, units[] = {4, 8, 12, 16, 24, 32, 48};
     static load l;
     rkvi_cpu_team *team = NULL;
     if (!parse(argc, argv, &o)) {
@@ -201,25 +198,25 @@ int main(int argc, char **argv)
     }
     load_make(&l, &o);
     rkvi_ops_best(&l.ops, NULL);
-    if (rkvi_cpu_desk_init(&l.desk, &l.words, 2, 1, o.threads, 96 * o.threads) != RKV_OK ||
+    if (rkvi_cpu_desk_init(&l.desk, &l.words, 2, 1, o.threads) != RKV_OK ||
         rkvi_cpu_team_create(o.threads + 1, -1, &team) != RKV_OK)
         return 1;
     const rkvi_cpu_watch watch = {.look = rkvi_cpu_desk_look, .is_due = rkvi_cpu_desk_is_due, .arg = &l.desk};
     atomic_store(&l.desk.expected, UINT64_MAX);
     rkvi_cpu_team_watch(team, &watch);
     rkvi_cpu_team_wake(team);
-    const double us = median_us(&l, &o, LONG_TILES, LONG_TILES, 0), rate = LONG_TILES * (double)l.geom.bytes / us;
+    const double us = median_us(&l, &o, LONG_TILES, LONG_TILES), rate = LONG_TILES * (double)l.geom.bytes / us;
     printf("%s, %s, %u query heads a KV head, %u KV heads of %u, %u threads, pause %u us; one job of %d tile-layers: "
-           "%.2f GB/s\nus a job, and beyond the bytes at that rate, by units a thread\n%6s %8s %9s", l.ops.name,
+           "%.2f GB/s\nus a job, and beyond the bytes at that rate, by units a thread\n%6s %8s", l.ops.name,
            rkvi_type_name(o.type), o.ratio, o.heads, o.dim, o.threads, o.pause_us, LONG_TILES, rate * 1e-3, "tiles",
-           "MB", "as before");
+           "MB");
     for (size_t k = 0; k < sizeof units / sizeof *units; k++)
         printf("  %8u      ", units[k]);
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double bytes = tiles[i] * (double)l.geom.bytes;
-        printf("\n%6u %8.2f %9.1f", tiles[i], bytes * 1e-6, median_us(&l, &o, tiles[i], 45, 0));
+        printf("\n%6u %8.2f", tiles[i], bytes * 1e-6);
         for (size_t k = 0; k < sizeof units / sizeof *units; k++) {
-            const double job = median_us(&l, &o, tiles[i], ITEMS, units[k] * o.threads + (units[k] == 0));
+            const double job = median_us(&l, &o, tiles[i], 1 + units[k] * o.threads / o.heads);
             printf("  %7.1f %+6.1f", job, job - bytes / rate);
         }
         fflush(stdout);

@@ -220,7 +220,7 @@ static void test_desk(void **state)
     static rkvi_item items[9];
     _Atomic uint32_t turn = 0;
     float seen[9] = {0};
-    fx_ok(rkvi_cpu_desk_init(&desk, &words, 2, 3, 6, 1), "desk");
+    fx_ok(rkvi_cpu_desk_init(&desk, &words, 2, 3, 6), "desk");
     fx_ok(rkvi_cpu_team_create(7, -1, &team), "team");
     const rkvi_cpu_watch watch = {.look = rkvi_cpu_desk_look, .is_due = rkvi_cpu_desk_is_due, .arg = &desk};
     desk.hook_arg = &turn;
@@ -232,9 +232,8 @@ static void test_desk(void **state)
         const uint64_t ticket = rkvi_cpu_desk_ticket(&desk, k / 6, (uint32_t)(k / 3 % 2)) + k % 3;
         const uint32_t n = 1 + (uint32_t)(k * 7 % 9);
         const rkvi_cpu_job job = {
-            .args = {.geom = {.n_heads = 1}, .items = items, .partials = seen, .max_rows = 1},
-            .decode = count_partial, .n_items = n};
-        rkvi_cpu_desk_put(&desk, ticket, &job);
+            .args = {.geom = {.n_heads = 1}, .items = items, .partials = seen, .max_rows = 1}, .decode = count_partial};
+        rkvi_cpu_desk_put(&desk, ticket, &job, n);
         __atomic_store_n(&words.sent, ticket, __ATOMIC_RELEASE);
         while (__atomic_load_n(&words.done, __ATOMIC_ACQUIRE) < ticket)
             sched_yield();

@@ -67,8 +67,8 @@ RKV_API rkv_status rkv_cache_set_residency(rkv_cache *cache, uint32_t kv_layer, 
  *
  * docs/cpu-share.md has the rule and figures.  What is chosen stays as it is,
  * whatever steps take, until the next such call: a run with the same shares,
- * free_bytes, cpu_threads, windows and steps repeats its bits.  rkv_cache_info and
- * rkv_site_info tell them, and the numbers that they follow from. */
+ * free_bytes, windows and steps repeats its bits.  rkv_cache_info and rkv_site_info
+ * tell them, and the numbers that they follow from. */
 #define RKV_CPU_SHARE_NONE UINT32_MAX
 typedef struct rkv_cpu_share_params {
     uint32_t struct_size;
@@ -215,7 +215,7 @@ typedef struct rkv_cache_stats {
     uint64_t used_device_place_bytes;
     uint64_t parked_sequences;
     uint64_t cpu_bytes;               /* of the tail, computed by the CPU where they lie; enqueued so far */
-    uint64_t cpu_ns;                  /* that its threads took for what they have done of them */
+    uint64_t cpu_ns;                  /* by the clock of the thread that ends each job: at most what threads took for them */
     uint64_t cpu_late_bytes;          /* of cpu_bytes, those computed by the device after all, as threads were late;
                                        * what has run so far */
     uint64_t cpu_late_jobs;           /* so often, a site of a step each */

@@ -157,8 +157,8 @@ typedef struct rkv_cache_params {
                                           * part of the tail where it lies, while the link brings the rest: for
                                           * tails far beyond what crosses in a step.  Leave two CPUs to others.
                                           * Steps of decode rows alone, with all of the tail pinned; others have no
-                                          * share (stats tell cpu_bytes).  Results then depend on the share, the
-                                          * windows and this number, by rounding.  0: none.
+                                          * share (stats tell cpu_bytes).  Results then depend on the share and
+                                          * the windows, by rounding.  0: none.
                                           * How the share is chosen: rkv_cache_set_cpu_share */
     uint32_t cpu_share;                  /* that part, in sixteenths of each site's tail, at most 15; 0: chosen at
                                           * creation by the numbers below and step_ns (or the sites' gap_ns),

@@ -87,14 +87,24 @@ static bool take(rkvi_cpu_desk *d, uint32_t seat, uint64_t ticket, bool is_own, 
 
 /* ------------------------------------------------------------------------- jobs */
 
+static void compute(const rkvi_cpu_job *j, uint64_t unit)
+{
+    const uint32_t heads = j->args.geom.n_heads;
+    rkvi_item item = j->args.items[unit / heads];
+    rkvi_attend_args args = j->args;
+    item.slot = unit / heads * args.max_rows;
+    args.items = &item;
+    j->decode(&args, unit % heads);
+}
+
 /* Those behind the limit are dropped; their job is done all the same. */
 static uint64_t run(rkvi_cpu_desk *d, uint64_t ticket, uint64_t grain_index)
 {
     const uint64_t index = index_of(d, ticket), n = atomic_load(&d->n_units[index]), grain = grain_of(d, n);
     const uint64_t from = grain_index * grain, to = from + grain < n ? from + grain : n;
     tell(d, RKVI_CPU_HAS_UNIT);
-    for (uint64_t i = from; i < to; i++)
-        rkvi_cpu_job_run(&d->jobs[index], i, d->over, word(&d->words->closed) < ticket);
+    for (uint64_t i = from; i < to && word(&d->words->closed) < ticket; i++)
+        compute(&d->jobs[index], i);
     return to - from;
 }
 
@@ -139,14 +149,14 @@ bool rkvi_cpu_desk_is_held(const rkvi_cpu_desk *d, uint32_t book)
     return done < sent && index_of(d, sent) / d->n_sites == book;
 }
 
-void rkvi_cpu_desk_put(rkvi_cpu_desk *d, uint64_t ticket, const rkvi_cpu_job *job)
+void rkvi_cpu_desk_put(rkvi_cpu_desk *d, uint64_t ticket, const rkvi_cpu_job *job, uint32_t n_units)
 {
     d->jobs[index_of(d, ticket)] = *job;
-    atomic_store(&d->n_units[index_of(d, ticket)], (uint32_t)rkvi_cpu_job_units(job));
+    atomic_store(&d->n_units[index_of(d, ticket)], n_units);
 }
 
 rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites,
-                              uint32_t n_threads, uint32_t wanted)
+                              uint32_t n_threads)
 {
     const size_t n = (size_t)n_books * n_sites;
     d->words = words;
@@ -155,11 +165,10 @@ rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_boo
     d->n_seats = n_threads;
     d->jobs = calloc(n, sizeof *d->jobs);
     d->n_units = calloc(n, sizeof *d->n_units);
-    d->over = calloc(wanted, sizeof *d->over);
     d->seats = aligned_alloc(64, n_threads * sizeof *d->seats);
     for (uint32_t i = 0; d->seats && i < n_threads; i++)
         atomic_init(&d->seats[i].range, 0);
-    return d->jobs && d->n_units && d->over && d->seats
+    return d->jobs && d->n_units && d->seats
                ? RKV_OK
                : rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %zu jobs of the CPU's share", n);
 }
@@ -168,6 +177,5 @@ void rkvi_cpu_desk_free(rkvi_cpu_desk *d)
 {
     free(d->jobs);
     free(d->n_units);
-    free(d->over);
     free(d->seats);
 }

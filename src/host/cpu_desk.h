@@ -17,7 +17,15 @@
 #ifndef RKVI_CPU_DESK_H
 #define RKVI_CPU_DESK_H
 
-#include "cpu_job.h"
+#include "ops.h"
+
+#include <stdatomic.h>
+
+/* A unit is one KV head of one item, whose partials lie one after another. */
+typedef struct rkvi_cpu_job {
+    rkvi_attend_args args; /* all pointers to host memory; max_rows slots an item */
+    rkvi_op_fn decode;
+} rkvi_cpu_job;
 
 /* Tests: where a thread is.  One that looks doesn't where the hook returns false. */
 typedef enum { RKVI_CPU_LOOKS, RKVI_CPU_HAS_TICKET, RKVI_CPU_HAS_UNIT } rkvi_cpu_stage;
@@ -31,7 +39,6 @@ typedef struct rkvi_cpu_desk {
     rkvi_desk *words;           /* pinned */
     rkvi_cpu_job *jobs;         /* [book * n_sites + site] */
     _Atomic uint32_t *n_units;  /* likewise; may be read while a job is no more */
-    _Atomic uint32_t *over;     /* of the open job (cpu_job.h) */
     rkvi_cpu_seat *seats;       /* [n_seats] */
     uint32_t n_books, n_sites, n_seats;
     _Atomic uint64_t expected;  /* threads are awake until this ticket is passed */
@@ -42,9 +49,8 @@ typedef struct rkvi_cpu_desk {
     _Atomic uint64_t n_over; /* units of the open job, of threads that found no more */
 } rkvi_cpu_desk;
 
-/* `wanted`: into how many units jobs are divided, where they are. */
 rkv_status rkvi_cpu_desk_init(rkvi_cpu_desk *d, rkvi_desk *words, uint32_t n_books, uint32_t n_sites,
-                              uint32_t n_threads, uint32_t wanted);
+                              uint32_t n_threads);
 void rkvi_cpu_desk_free(rkvi_cpu_desk *d); /* no thread is there any more */
 
 /* For threads [0, n_threads): takes units while there are any; false: there were none. */
@@ -59,6 +65,7 @@ static inline uint64_t rkvi_cpu_desk_ticket(const rkvi_cpu_desk *d, uint64_t ser
 }
 /* A thread may still be within one of the book's jobs, all of whose steps are over. */
 bool rkvi_cpu_desk_is_held(const rkvi_cpu_desk *d, uint32_t book);
-void rkvi_cpu_desk_put(rkvi_cpu_desk *d, uint64_t ticket, const rkvi_cpu_job *job);
+/* n_units 0: none. */
+void rkvi_cpu_desk_put(rkvi_cpu_desk *d, uint64_t ticket, const rkvi_cpu_job *job, uint32_t n_units);
 
 #endif

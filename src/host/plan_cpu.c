@@ -9,9 +9,9 @@
 #include "plan_work.h"
 
 #define CPU_RUNS 32u /* of the share: where its beginning may lie */
-#define CPU_ITEMS 8u       /* whose partials cross the link; threads divide them among themselves (cpu_job.h) */
-#define CPU_RUN 1024u      /* leaves an item, about: a GPU may have to compute it, with room for what is pending */
-#define CPU_ITEMS_LEAST 16u /* whose partials must have room */
+#define CPU_UNITS_A_THREAD 24u /* so that threads end alike; to begin one costs them 3 us, a partial back less than half a us */
+#define CPU_RUN 1024u /* leaves an item, about: a GPU may have to compute it, with room for what is pending */
+#define CPU_ITEMS_LEAST 16u    /* whose partials must have room */
 
 /* Of decode rows alone, token trees' among them: prefill hides the tail by itself. */
 static bool takes_part(const rkvi_plan_view *v)
@@ -70,9 +70,11 @@ uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t
     return first;
 }
 
-uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint64_t n_leaves)
+uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint32_t site, uint64_t n_leaves)
 {
+    const uint64_t heads = v->cfg->layers[v->cfg->sites[site].kv_layer].geom.n_heads;
+    const uint64_t even = CPU_UNITS_A_THREAD * (uint64_t)v->cfg->cpu_threads / heads, least = n_leaves / CPU_RUN + 1;
+    const uint64_t items = even > least ? even : least;
     const uint64_t room = items_room(v) / 2; /* ends of runs take as much again */
-    const uint64_t few = n_leaves / CPU_RUN > CPU_ITEMS ? n_leaves / CPU_RUN : CPU_ITEMS;
-    return room < few ? room : few;
+    return items < room ? items : room;
 }

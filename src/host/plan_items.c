@@ -106,10 +106,12 @@ static bool add_launch(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z,
     return add_runs(sp, c, a, z, launch, choose_run(sp, c, n, all, sp->target, sp->most_k));
 }
 
+/* In runs of one length, as each thread has as many of the items (cpu_desk.h). */
 static bool add_cpu_launch(rkvi_site_plan *sp, const cut *c, uint64_t a, uint64_t z, uint32_t launch)
 {
     const uint64_t n = z - a, all = leaves_of_launch(sp, launch, n);
-    return add_runs(sp, c, a, z, launch, choose_run(sp, c, n, all, rkvi_plan_cpu_items(sp->v, all), 31));
+    const uint64_t target = rkvi_plan_cpu_items(sp->v, (uint32_t)(sp->site - sp->p->sites), all);
+    return add_runs(sp, c, a, z, launch, choose_run(sp, c, n, all, target, 31));
 }
 
 static bool decode_items(rkvi_site_plan *sp, const cut *c)

@@ -67,7 +67,7 @@ void rkvi_plan_cpu_open(const rkvi_plan_view *v, uint64_t tail_bytes, rkvi_cpu_c
  * takes; n: none. */
 uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases, uint32_t n);
 /* Decode items wanted of a launch that the CPU takes. */
-uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint64_t n_leaves);
+uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint32_t site, uint64_t n_leaves);
 
 /* plan_tree.c */
 bool rkvi_plan_write_trees(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *m);

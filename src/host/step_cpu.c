@@ -4,13 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNITS_A_THREAD 32u /* of a job: the last ones end alike to a thirtieth */
-
-static uint32_t wanted_units(const rkvi_config *cfg)
-{
-    return UNITS_A_THREAD * cfg->cpu_threads;
-}
-
 /* ------------------------------------------------------------- create, destroy */
 
 static rkv_status alloc_books(rkv_cache *h)
@@ -61,8 +54,7 @@ static rkv_status alloc_pinned(rkv_cache *h)
     const rkvi_range range = {.ptr = words, .bytes = sizeof *words, .rows = 1, .access = RKVI_WRITE};
     h->dev->vt->host_access(h->dev, &range, 1);
     memset(words, 0, sizeof *words);
-    return rkvi_cpu_desk_init(&c->desk, words, h->cfg.steps_ahead + 1, h->cfg.n_sites,
-                              h->cfg.cpu_threads, wanted_units(&h->cfg));
+    return rkvi_cpu_desk_init(&c->desk, words, h->cfg.steps_ahead + 1, h->cfg.n_sites, h->cfg.cpu_threads);
 }
 
 static rkv_status alloc_state(rkv_cache *h)
@@ -235,12 +227,10 @@ static void put_job(rkv_cache *h, uint32_t site, const unsigned char *m)
                  .softcap = c.site->softcap,
                  .max_rows = l->decode_rows},
         .decode = h->cpu.ops.fn[RKVI_OP_DECODE],
-        .merge = h->cpu.ops.fn[RKVI_OP_MERGE],
-        .n_items = l->n_decode,
     };
     put_turn(h, site, m, &job);
-    rkvi_cpu_job_divide(&job, wanted_units(&h->cfg), h->cpu.partial_bytes);
-    rkvi_cpu_desk_put(&h->cpu.desk, rkvi_step_cpu_ticket(h) + site, &job);
+    rkvi_cpu_desk_put(&h->cpu.desk, rkvi_step_cpu_ticket(h) + site, &job,
+                      (uint32_t)(l->n_decode * c.layer->geom.n_heads));
 }
 
 /* The step's tables change before threads are through with them where steps run
@@ -343,7 +333,7 @@ static void await_ranges(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_plan_launch *l = launch_of(h, c);
     rkvi_launch_add_range(h, h->cpu.q, q_bytes(h, c), RKVI_READ);
-    rkvi_launch_add_range(h, h->cpu.partials, h->cpu.partial_bytes, RKVI_WRITE); /* parts' own lie behind (cpu_job.h) */
+    rkvi_launch_add_range(h, h->cpu.partials, room_floats(h, c) * sizeof(float), RKVI_WRITE);
     rkvi_launch_add_range(h, ticket0_at(h), (1 + (uint64_t)h->cfg.n_sites) * sizeof(uint64_t), RKVI_READ);
     rkvi_launch_add_range(h, h->cpu.desk.words, sizeof *h->cpu.desk.words, RKVI_READ | RKVI_WRITE);
     rkvi_launch_add_range(h, items_at(h, c), l->grid_decode * sizeof(rkvi_item), RKVI_READ);
