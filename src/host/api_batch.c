@@ -164,6 +164,7 @@ static rkv_status take_entry(const rkvi_api_batch_source *source, const rkv_batc
         .is_tree = e->tree_mask != NULL,
     };
     out->n_rows += e->n_rows;
+    out->most_rows = e->n_rows > out->most_rows ? e->n_rows : out->most_rows;
     return RKV_OK;
 }
 
@@ -172,7 +173,7 @@ rkv_status rkvi_api_batch(const rkvi_api_batch_source *source, const rkv_batch *
 {
     rkv_batch b;
     uint32_t largest = 0;
-    out->n_entries = out->n_rows = 0;
+    out->n_entries = out->n_rows = out->most_rows = 0;
     rkv_status s = rkvi_copy_in_at(&batch_spec, batches, index, &b);
     if (s != RKV_OK)
         return s;

@@ -10,6 +10,7 @@ void rkvi_batch_copy(rkvi_batch *to, const rkvi_batch *from)
 {
     to->n_entries = from->n_entries;
     to->n_rows = from->n_rows;
+    to->most_rows = from->most_rows;
     memcpy(to->entries, from->entries, from->n_entries * sizeof *to->entries);
     memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
     for (uint32_t e = 0; e < from->n_entries; e++) {

@@ -22,6 +22,7 @@ typedef struct rkvi_batch {
     uint64_t *masks;           /* of token trees: the new cells that a row sees */
     uint32_t n_entries;
     uint32_t n_rows;
+    uint32_t most_rows; /* of an entry */
 } rkvi_batch;
 
 /* The entry's rows as its cells are stored. */

@@ -9,8 +9,8 @@
 #include "plan_work.h"
 
 #define CPU_RUNS 32u /* of the share: where its beginning may lie */
-#define CPU_UNITS_A_THREAD 24u /* so that threads end alike; to begin one costs them 3 us, a partial back less than half a us */
-#define CPU_RUN 1024u /* leaves an item, about: a GPU may have to compute it, with room for what is pending */
+#define CPU_UNITS_A_THREAD 24u /* to begin one costs a thread 3 us, a partial back less than half a us */
+#define CPU_ITEM_LEAVES 1024u  /* about, at most: a GPU may have to compute it, with room for what is pending */
 #define CPU_ITEMS_LEAST 16u    /* whose partials must have room */
 
 /* Of decode rows alone, token trees' among them: prefill hides the tail by itself. */
@@ -27,12 +27,7 @@ static bool takes_part(const rkvi_plan_view *v)
 /* Most rows of an item: those of all entries, where they may share tiles. */
 static uint64_t most_rows(const rkvi_plan_view *v)
 {
-    uint64_t most = 0;
-    if (v->tiles->n_shared)
-        return v->batch->n_rows;
-    for (uint32_t e = 0; e < v->batch->n_entries; e++)
-        most = v->batch->entries[e].n_rows > most ? v->batch->entries[e].n_rows : most;
-    return most;
+    return v->tiles->n_shared ? v->batch->n_rows : v->batch->most_rows;
 }
 
 /* Items whose partials have room in host memory. */
@@ -73,7 +68,7 @@ uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t
 uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint32_t site, uint64_t n_leaves)
 {
     const uint64_t heads = v->cfg->layers[v->cfg->sites[site].kv_layer].geom.n_heads;
-    const uint64_t even = CPU_UNITS_A_THREAD * (uint64_t)v->cfg->cpu_threads / heads, least = n_leaves / CPU_RUN + 1;
+    const uint64_t even = CPU_UNITS_A_THREAD * (uint64_t)v->cfg->cpu_threads / heads, least = n_leaves / CPU_ITEM_LEAVES + 1;
     const uint64_t items = even > least ? even : least;
     const uint64_t room = items_room(v) / 2; /* ends of runs take as much again */
     return items < room ? items : room;

@@ -236,15 +236,6 @@ static void attend_ranges(rkv_cache *h, const rkvi_site_call *c, rkvi_op op, uin
         item_ranges(h, c, (const rkvi_item *)(m + c->plan->items_off) + i, op == RKVI_OP_PREFILL);
 }
 
-/* Of a sequence of the batch, at most. */
-static uint32_t most_rows(const rkvi_batch *b)
-{
-    uint32_t most = 0;
-    for (uint32_t e = 0; e < b->n_entries; e++)
-        most = b->entries[e].n_rows > most ? b->entries[e].n_rows : most;
-    return most;
-}
-
 static rkvi_merge_args merge_args(const rkv_cache *h, const rkvi_site_call *c, uint64_t first)
 {
     return (rkvi_merge_args){
@@ -258,7 +249,7 @@ static rkvi_merge_args merge_args(const rkv_cache *h, const rkvi_site_call *c, u
         .sinks = c->a->sinks,
         .q_heads = c->site->n_q_heads,
         .dv = c->layer->geom.dv,
-        .max_rows = most_rows(&h->batch),
+        .max_rows = h->batch.most_rows,
     };
 }
 
