@@ -80,6 +80,16 @@ static rkv_status measure_link(const rkv_cache_params *p, const rkvi_machine *ma
     return RKV_OK;
 }
 
+/* The configuration stays the caller's where it fails. */
+static rkv_status create_with(const rkv_cache_params *p, const rkvi_machine *machine, rkvi_device *dev, rkvi_config *cfg,
+                              rkv_cache **out)
+{
+    rkv_status s = rkvi_api_supported(dev, cfg);
+    if (s == RKV_OK)
+        s = measure_link(p, machine, dev, cfg);
+    return s == RKV_OK ? rkvi_handle_create(cfg, dev, out) : s;
+}
+
 rkv_status rkvi_api_create_on(const rkv_cache_params *params, rkvi_device *dev, rkv_cache **out)
 {
     rkvi_machine machine;
@@ -89,11 +99,7 @@ rkv_status rkvi_api_create_on(const rkv_cache_params *params, rkvi_device *dev, 
         s = make_config(params, &machine, &cfg);
     if (s != RKV_OK)
         return s;
-    s = rkvi_api_supported(dev, &cfg);
-    if (s == RKV_OK)
-        s = measure_link(params, &machine, dev, &cfg);
-    if (s == RKV_OK)
-        s = rkvi_handle_create(&cfg, dev, out);
+    s = create_with(params, &machine, dev, &cfg, out);
     if (s != RKV_OK)
         rkvi_config_free(&cfg);
     return s;
@@ -116,11 +122,7 @@ static rkv_status create(const rkv_cache_params *params, rkv_cache **out)
     s = rkvi_api_device_create(&p, &dev);
     if (s != RKV_OK)
         goto free_config;
-    s = rkvi_api_supported(dev, &cfg);
-    if (s == RKV_OK)
-        s = measure_link(&p, &machine, dev, &cfg);
-    if (s == RKV_OK)
-        s = rkvi_handle_create(&cfg, dev, out);
+    s = create_with(&p, &machine, dev, &cfg, out);
     if (s != RKV_OK)
         goto destroy_device;
     return RKV_OK;
