@@ -40,6 +40,7 @@
 #include "rollkv/types.h"
 
 #include <stdbool.h>
+#include <time.h>
 
 typedef struct rkvi_device rkvi_device;
 typedef struct rkvi_event rkvi_event; /* opaque, per executor */
@@ -162,5 +163,15 @@ struct rkvi_device {
  * rkvi_dev(copy, dev, &c, stream). */
 #define rkvi_dev(call, d, ...) (rkvi_call_site = RKVI_HERE, (d)->vt->call((d), __VA_ARGS__))
 #define rkvi_dev_destroy(d) ((d)->vt->destroy(d))
+
+/* The host's time on the executor's clock; NULL: the machine's. */
+static inline uint64_t rkvi_device_now_ns(rkvi_device *d)
+{
+    struct timespec ts;
+    if (d && d->vt->now_ns)
+        return d->vt->now_ns(d);
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
 
 #endif

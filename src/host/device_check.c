@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 static check_device *check_of(rkvi_device *d)
 {
@@ -257,12 +256,7 @@ static rkv_status check_event_elapsed(rkvi_device *d, rkvi_event *from, rkvi_eve
 
 static uint64_t check_now_ns(rkvi_device *d)
 {
-    check_device *c = check_of(d);
-    struct timespec ts;
-    if (c->inner->vt->now_ns)
-        return c->inner->vt->now_ns(c->inner);
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    return rkvi_device_now_ns(check_of(d)->inner);
 }
 
 /* ---- memory ---- */

@@ -7,8 +7,6 @@
 #include "arena_slab.h"
 #include "step_types.h"
 
-#include <time.h>
-
 #define MIB ((uint64_t)1 << 20)
 #define COPIED_BYTES (64 * MIB) /* at least, */
 #define MOST_NS 60000000u       /* where they don't take longer */
@@ -18,11 +16,7 @@
 
 static uint64_t now_ns(const rkvi_step_link *c)
 {
-    struct timespec ts;
-    if (c->is_device_time && c->dev->vt->now_ns)
-        return c->dev->vt->now_ns(c->dev);
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+    return rkvi_device_now_ns(c->is_device_time ? c->dev : NULL);
 }
 
 uint64_t rkvi_step_link_rate(uint64_t bytes, uint64_t ns)
