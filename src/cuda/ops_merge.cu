@@ -39,8 +39,8 @@
 #define STACK_NEAR 4u /* of them in shared memory: a group's nodes seldom need more */
 #define CHUNK 32u     /* nodes whose slots, m and l a warp's lanes load, one each */
 #define LOT 4u        /* nodes whose o a lane loads at once */
-#define ROWS_APART 4u    /* blocks over the rows of an item, where it has so many: more wait for one another */
-#define BLOCKS_FEW 256u  /* that run side by side: so many rather have fewer rows each */
+#define ROWS_APART 4u /* blocks over the rows of an item, where it has so many: more wait for one another */
+#define BLOCKS_FEW 256u /* that run side by side: so many rather have fewer rows each */
 #define ALL_LANES 0xffffffffu
 
 template <int VEC> struct value {
@@ -417,7 +417,9 @@ static bool is_wide(const rkvi_merge_args *a)
 static uint32_t parts_of(const rkvi_merge_args *a, uint64_t n_slices)
 {
     const uint64_t most = n_slices * ROWS_APART < BLOCKS_FEW ? BLOCKS_FEW / n_slices : ROWS_APART;
-    return a->max_rows > 0 && a->max_rows < most ? a->max_rows : a->max_rows > 0 ? (uint32_t)most : ROWS_APART;
+    if (a->max_rows == 0)
+        return ROWS_APART;
+    return a->max_rows < most ? a->max_rows : (uint32_t)most;
 }
 
 extern "C" int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *stream)
