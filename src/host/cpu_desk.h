@@ -9,7 +9,8 @@
  * an older ticket stands for its whole share of the job that is out.
  *
  * A unit is taken by compare-and-swap of ticket and range in one word, so that a thread
- * that slept through a job can't take part in the next one by mistake.  What a job
+ * that slept through a job can't take part in the next one by mistake (of the ticket 44
+ * bits are kept: they come again after years).  What a job
  * reads lies in a book that is its step's own; begin writes a book again once `done`
  * says that no thread is in it.  At most one book can be held by a thread that
  * doesn't come back, since no job is sent before the last one is done: with one
@@ -45,7 +46,7 @@ typedef struct rkvi_cpu_desk {
     _Atomic uint64_t busy_ns;   /* jobs, so far, by the clock of the thread that was through last */
     _Atomic(rkvi_cpu_hook) hook;
     void *hook_arg;
-    uint64_t apart[8];
+    uint64_t apart[8];       /* the next one changes often */
     _Atomic uint64_t n_over; /* units of the open job, of threads that found no more */
 } rkvi_cpu_desk;
 
