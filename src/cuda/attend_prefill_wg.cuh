@@ -37,9 +37,10 @@ struct rkvk_wg_args {
     uint64_t n_works, n_halved;
 };
 
-/* A block alone on a multiprocessor takes the time t for 128 rows, some 0.6 t for 64.
- * So where the works of the last round are no more than half the multiprocessors, they
- * are cut in two, and the round is over sooner.  A row's bits are the same either way. */
+/* A block has a multiprocessor to itself, and is done sooner with 64 rows than with
+ * 128.  So where the works of the last round are no more than half the
+ * multiprocessors, they are cut in two, which takes no further round.  A row's bits are
+ * the same either way. */
 static inline uint64_t rkvk_wg_halved(uint64_t n_works, uint64_t n_multiprocessors, uint32_t max_rows)
 {
     const uint64_t rest = n_works % n_multiprocessors;
