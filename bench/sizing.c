@@ -128,7 +128,7 @@ static rkv_status try_all(sweep *w)
 static rkv_status try_free_zone(sweep *w)
 {
     const cliff_setup setup = setup_of(w, CLIFF_RING, 0, 0);
-    const uint64_t tiles = w->free_zone_cells / CLIFF_TILE_CELLS;
+    const uint64_t tiles = w->free_zone_cells / cliff_tile_cells(&w->shape);
     cliff_world *world = NULL;
     cliff_result r = {0};
     rkv_status s = cliff_world_create(&setup, &world);

@@ -1,0 +1,75 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# check_bench_options.sh FOLDER: what the benches in FOLDER say to wrong options: one sentence, exit status
+# 2, or 1 for files; and nothing is measured before.
+set -u
+bench=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+checked=0 wrong=0
+
+# refused STATUS TEXT PROGRAM ARGUMENT...: TEXT is part of the sentence.
+refused() {
+    status=$1 text=$2
+    shift 2
+    program=$1
+    shift
+    "$bench/$program" "$@" >"$work/out" 2>"$work/err"
+    got=$?
+    checked=$((checked + 1))
+    if [ $got -ne "$status" ] || [ -s "$work/out" ] || [ "$(wc -l <"$work/err")" -ne 1 ] || ! grep -qF -e "$text" "$work/err"; then
+        echo "$program $*: status $got, not $status, or not one line with '$text':"
+        head -n 5 "$work/out" "$work/err"
+        wrong=$((wrong + 1))
+    fi
+}
+
+cliff() {
+    status=$1 text=$2
+    shift 2
+    refused "$status" "$text" rollkv-bench cliff "$@"
+}
+
+cliff 2 "there are gemma-a4b, qwen14b and custom" --shape foo
+cliff 2 "there are sim, host and cuda" --executor foo
+cliff 2 "a whole number from 1 to 150" --steps 1e3
+cliff 2 "a whole number from 1 to 150" --steps abc
+cliff 2 "a whole number from 1 to 150" --steps -1
+cliff 2 "a whole number from 1 to 150" --steps=
+cliff 2 "needs a value" --steps
+cliff 2 "takes no value" --wait=1
+cliff 2 "a number from 0.1 to 1000" --link-gbs nan
+cliff 2 "a number from 0.1 to 1000" --link-gbs 5GB
+cliff 2 "ascending" --points 2,1
+cliff 2 "'--foo' is no option" --foo 1
+cliff 2 "'foo' is no option" foo
+cliff 2 "a power of two" --tile-cells 100
+cliff 2 "from 16 to 4096" --tile-cells 8
+cliff 2 "at most 39" --tile-cells 64 --steps 100
+cliff 2 "at least 1" --ring-mb 0.5
+for option in "--graphs" "--cpu-threads 2" "--kv-type q8_0" "--cpu-gbs 50" "--no-op-level" "--tail-gib 1"; do
+    for executor in sim host; do
+        # shellcheck disable=SC2086
+        cliff 2 "has no effect with --executor $executor" --executor $executor $option
+    done
+done
+cliff 2 "has no effect with --executor host" --executor host --launch-us 3
+cliff 2 "has no effect with --executor cuda" --executor cuda --jitter 0.1
+cliff 2 "without --cpu-threads" --executor cuda --cpu-gbs 50
+for option in sites every kv-heads head-dim; do
+    cliff 2 "has no effect with --shape qwen14b" --shape qwen14b --$option 8
+done
+cliff 1 "can't be written" --json "$work/no/file"
+cliff 1 "can't be written" --svg "$work/no/file"
+
+# What is no mistake, but has to be said.
+checked=$((checked + 1))
+"$bench/rollkv-bench" cliff --shape qwen14b --link-gbs 6.4 --points 0.5,0.75,1.1 --steps 1 2>"$work/err" |
+    grep -q '^points 0.5, 0.75 and 1.1 come to the same tail' || {
+    echo "cliff: points on the same tail are not named"
+    wrong=$((wrong + 1))
+}
+
+echo "$checked checked, $wrong wrong"
+[ $wrong -eq 0 ] && [ $checked -gt 0 ]
