@@ -63,6 +63,57 @@ done
 cliff 1 "can't be written" --json "$work/no/file"
 cliff 1 "can't be written" --svg "$work/no/file"
 
+refused 2 "there are sim" rollkv-bench shared --executor foo
+for option in cells sites heads group steps window; do
+    refused 2 "give a whole number from" rollkv-bench shared --$option abc
+    refused 2 "give a whole number from" rollkv-bench shared --$option 1e3
+done
+refused 2 "give a number from" rollkv-bench shared --compute x
+refused 2 "'--foo' is no option" rollkv-bench shared --foo 1
+refused 1 "can't be written" rollkv-bench shared --json "$work/no/file"
+refused 2 "there are qwen14b and gemma-a4b" rollkv-bench sizing --shape foo
+refused 2 "needs a value" rollkv-bench sizing --json
+refused 1 "can't be written" rollkv-bench sizing --json "$work/no/file"
+refused 2 "is no option" rollkv-bench cpu-model --foo
+
+for option in cells sequences sites steps; do
+    refused 2 "give a whole number from" bench_issue --$option abc
+done
+refused 2 "from 1 to 4096" bench_issue --sequences 5000
+refused 2 "from 0 to 1" bench_issue --tail-share 2
+refused 2 "there are eager, eager-g and replayed" bench_issue --only foo
+refused 2 "is no option" bench_issue --foo 1
+for option in dim heads ratio threads pause-us; do
+    refused 2 "give a whole number from" bench_cpu_job --$option 1e1
+done
+refused 2 "a multiple of 32" bench_cpu_job --dim 33
+refused 2 "there are f16, bf16, fp8, q8_0 and q4_0" bench_cpu_job --type f32
+refused 2 "give a number from 1 to" bench_cpu_job --gib 0.5
+refused 2 "give a whole number from" bench_ops --mib 1e3
+refused 2 "a multiple of 32" bench_ops --dim 48
+refused 2 "there are ref, avx2 and avx512" bench_ops --set foo
+refused 2 "give a number from" bench_ops --seconds x
+refused 1 "can't be written" bench_ops --json "$work/no/file"
+refused 2 "is no option" bench_bounce --foo
+refused 2 "give a whole number from" bench_numerics --cells abc
+refused 2 "give a whole number from" bench_numerics --pairs 7
+
+# In builds with CUDA; what is wrong is said without a GPU, too.
+if [ -x "$bench/bench_cuda_attend" ]; then
+    refused 2 "there are decode and prefill" bench_cuda_attend --only foo
+    refused 2 "give a whole number from" bench_cuda_attend --runs 1e1
+    refused 2 "give a number from" bench_cuda_attend --seconds x
+    refused 1 "can't be written" bench_cuda_attend --json "$work/no/file"
+fi
+if "$bench/rollkv-bench" --help | grep -q '^  prefill'; then
+    refused 2 "there are 512, 2048 and 8192" rollkv-bench prefill --rows 100
+    refused 2 "there are 32768 and 131072" rollkv-bench prefill --cells 1
+    refused 2 "a whole number from 1 to 7" rollkv-bench prefill --steps 8
+    refused 1 "can't be written" rollkv-bench prefill --json "$work/no/file"
+    refused 2 "give a number from" rollkv-bench overheads --tail-gib x
+    refused 1 "can't be written" rollkv-bench overheads --json "$work/no/file"
+fi
+
 # What is no mistake, but has to be said.
 checked=$((checked + 1))
 "$bench/rollkv-bench" cliff --shape qwen14b --link-gbs 6.4 --points 0.5,0.75,1.1 --steps 1 2>"$work/err" |
