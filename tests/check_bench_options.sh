@@ -89,6 +89,13 @@ done
 refused 2 "a multiple of 32" bench_cpu_job --dim 33
 refused 2 "there are f16, bf16, fp8, q8_0 and q4_0" bench_cpu_job --type f32
 refused 2 "give a number from 1 to" bench_cpu_job --gib 0.5
+for option in dim heads rows threads; do
+    refused 2 "give a whole number from" bench_cpu_attend --$option 1e1
+done
+refused 2 "a multiple of 32" bench_cpu_attend --dim 40
+refused 2 "there are ref, avx2, avx512 and avx512vnni" bench_cpu_attend --kernels foo
+refused 2 "give a number from" bench_cpu_attend --gib x
+refused 1 "can't be written" bench_cpu_attend --json "$work/no/file"
 refused 2 "give a whole number from" bench_ops --mib 1e3
 refused 2 "a multiple of 32" bench_ops --dim 48
 refused 2 "there are ref, avx2 and avx512" bench_ops --set foo
@@ -97,6 +104,12 @@ refused 1 "can't be written" bench_ops --json "$work/no/file"
 refused 2 "is no option" bench_bounce --foo
 refused 2 "give a whole number from" bench_numerics --cells abc
 refused 2 "give a whole number from" bench_numerics --pairs 7
+
+[ -x "$bench/bench_cuda_attend" ] || {
+    refused 2 "this build has no CUDA executor" bench_cpu_attend --beside
+    refused 2 "this build has no CUDA executor" bench_bounce --cuda
+    refused 2 "this build has no CUDA executor" bench_issue --cuda 1
+}
 
 # In builds with CUDA; what is wrong is said without a GPU, too.
 if [ -x "$bench/bench_cuda_attend" ]; then
