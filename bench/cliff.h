@@ -27,6 +27,7 @@
 #include <stdio.h>
 
 #define CLIFF_POINTS_MAX 64u
+#define CLIFF_RINGS_MAX 16u
 #define CLIFF_CUDA_OTHER_STEPS 7u /* cuda: steps at a point beside the warm and measured ones */
 
 typedef struct cliff_options {
@@ -99,6 +100,10 @@ typedef struct cliff_curve {
 
 /* Progress goes to `progress`, where there is one. */
 rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *out);
+/* A curve for each size of the ring, in place of the options' one; cuda: what has no
+ * ring is measured once for all. */
+rkv_status cliff_run_rings(const cliff_options *options, const uint64_t *ring_bytes, uint32_t n, FILE *progress,
+                           cliff_curve *out);
 
 /* Another row, for the points asked from `first` on that come to as many tiles. */
 cliff_row *cliff_row_add(cliff_curve *curve, uint32_t first_point);

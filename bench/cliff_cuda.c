@@ -359,22 +359,39 @@ static rkv_status start(run *r)
     return RKV_OK;
 }
 
-rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_curve *out)
+/* All that has a ring, and the conclusions. */
+static rkv_status run_ring(run *r)
+{
+    const cliff_options *o = &r->curve->options;
+    rkv_status s = run_mode(r, CLIFF_RING);
+    for (uint32_t g = 0; g < CLIFF_GRAPHS && o->graphs && s == RKV_OK; g++)
+        s = run_graphs(r, (cliff_graphs)g);
+    if (s == RKV_OK && o->cpu_threads)
+        s = run_cpu(r);
+    if (s == RKV_OK)
+        conclude(r->curve);
+    return s;
+}
+
+rkv_status cliff_cuda_run(const cliff_options *options, const uint64_t *ring_bytes, uint32_t n_rings, FILE *progress,
+                          cliff_curve *out)
 {
     run r = {.curve = out, .progress = progress};
     *out = (cliff_curve){.options = *options};
     if (options->n_points == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "no points to measure");
     rkv_status s = start(&r);
-    for (uint32_t m = 0; m < CLIFF_MODES && s == RKV_OK; m++)
-        if (m != CLIFF_OP_LEVEL || !options->no_op_level)
-            s = run_mode(&r, (cliff_mode)m);
-    for (uint32_t g = 0; g < CLIFF_GRAPHS && options->graphs && s == RKV_OK; g++)
-        s = run_graphs(&r, (cliff_graphs)g);
-    if (s == RKV_OK && options->cpu_threads)
-        s = run_cpu(&r);
     if (s == RKV_OK)
-        conclude(out);
+        s = run_mode(&r, CLIFF_RESIDENT);
+    if (s == RKV_OK && !options->no_op_level)
+        s = run_mode(&r, CLIFF_OP_LEVEL);
+    for (uint32_t i = 0; i < n_rings && s == RKV_OK; i++) {
+        r.curve = &out[i];
+        if (i + 1 < n_rings)
+            out[i + 1] = out[i]; /* as far as it is the same for all rings */
+        r.curve->options.ring_bytes = ring_bytes[i];
+        s = run_ring(&r);
+    }
     cliff_engine_destroy(r.engine);
     return s;
 }

@@ -47,7 +47,8 @@ static const char help[] =
     "                       it is, or slowed by repeating each copy)\n"
     "  --copy-us X          cost of a copy (2.9)\n"
     "  --launch-us X        time of a launch, sim (6)\n"
-    "* --ring-mb X          size of the ring (0: by the library's rule)\n"
+    "* --ring-mb A,B,...    size of the ring (0: by the library's rule); several: a curve each, and\n"
+    "                       --json is a list of them\n"
     "* --tile-cells N       cells of a tile, a power of two from 16 to 4096 (256): points are whole\n"
     "                       tiles on all streaming sites, so small ones give finer tails\n"
     "* --points A,B,...     tail time over compute, ascending\n"
@@ -73,9 +74,11 @@ static const char help[] =
 typedef struct arguments {
     cliff_options options;
     cliff_custom custom;
-    const char *points, *json, *svg;
+    const char *points, *rings, *json, *svg;
+    uint64_t ring_bytes[CLIFF_RINGS_MAX];
+    uint32_t n_rings;
     uint32_t executor, shape, kv_type, tile_cells;
-    double compute_ms, head_share, jitter, link_gbs, copy_us, launch_us, ring_mb, tail_gib, cpu_gbs;
+    double compute_ms, head_share, jitter, link_gbs, copy_us, launch_us, tail_gib, cpu_gbs;
 } arguments;
 
 static const char *const executor_names[] = {[CLIFF_SIM] = "sim", [CLIFF_HOST] = "host", [CLIFF_CUDA] = "cuda", NULL};
@@ -109,6 +112,22 @@ static bool points(const char *text, cliff_options *o)
         at = end;
     }
     return option_mistake("--points %s: give at most %u numbers from 0 up to 1000, ascending", text, CLIFF_POINTS_MAX);
+}
+
+static bool rings(const char *text, arguments *a)
+{
+    for (const char *at = text; a->n_rings < CLIFF_RINGS_MAX; at++) {
+        char *end;
+        const double mb = strtod(at, &end);
+        if (end == at || !(mb == 0 || (mb >= 1 && mb <= 1e6)) || (*end && *end != ','))
+            break;
+        a->ring_bytes[a->n_rings++] = (uint64_t)(mb * 1e6);
+        if (!*end)
+            return true;
+        at = end;
+    }
+    return option_mistake("--ring-mb %s: give 0, for the rule's, or a number from 1 to 1e+06; at most %u of them", text,
+                          CLIFF_RINGS_MAX);
 }
 
 /* What was given and would count for nothing. */
@@ -205,9 +224,10 @@ static bool fill(const option_of *table, arguments *a)
         return false;
     if (!a->points)
         default_set(o, a->executor == CLIFF_CUDA);
-    if (a->ring_mb > 0 && a->ring_mb < 1)
-        return option_mistake("--ring-mb %g: give 0, for the rule's, or at least 1", a->ring_mb);
-    o->ring_bytes = (uint64_t)(a->ring_mb * 1e6);
+    if (!rings(a->rings, a))
+        return false;
+    if (a->n_rings > 1 && a->svg)
+        return option_mistake("--svg draws one curve: give one --ring-mb");
     o->most_tail_bytes = (uint64_t)(a->tail_gib * (double)GIB);
     o->cpu_bytes_per_s = a->cpu_gbs * 1e9;
     fill_machine(a);
@@ -219,7 +239,7 @@ static int parse(int argc, char **argv, arguments *a)
     cliff_options *o = &a->options;
     *a = (arguments){.custom = {.n_sites = 32, .every = 1, .n_kv_heads = 8, .head_dim = 128},
                      .options = {.window_tiles = WINDOW_TILES, .seed = 1},
-                     .tile_cells = CLIFF_TILE_CELLS, .copy_us = -1, .launch_us = -1, .tail_gib = MOST_TAIL_GIB};
+                     .rings = "0", .tile_cells = CLIFF_TILE_CELLS, .copy_us = -1, .launch_us = -1, .tail_gib = MOST_TAIL_GIB};
     option_of table[] = {
         {.name = "executor", .kind = OPTION_NAME, .to = &a->executor, .names = executor_names},
         {.name = "shape", .kind = OPTION_NAME, .to = &a->shape, .names = shape_names},
@@ -233,7 +253,7 @@ static int parse(int argc, char **argv, arguments *a)
         {"link-gbs", OPTION_NUMBER, &a->link_gbs, 0.1, 1000, NULL, false},
         {"copy-us", OPTION_NUMBER, &a->copy_us, 0, 1000, NULL, false},
         {"launch-us", OPTION_NUMBER, &a->launch_us, 0, 1000, NULL, false},
-        {"ring-mb", OPTION_NUMBER, &a->ring_mb, 0, 1e6, NULL, false},
+        {.name = "ring-mb", .kind = OPTION_TEXT, .to = &a->rings},
         {"tile-cells", OPTION_COUNT, &a->tile_cells, 16, 4096, NULL, false},
         {.name = "points", .kind = OPTION_TEXT, .to = &a->points},
         {"tail-gib", OPTION_NUMBER, &a->tail_gib, 0.01, 1000, NULL, false},
@@ -254,9 +274,41 @@ static int parse(int argc, char **argv, arguments *a)
     return go_on == 1 && !fill(table, a) ? -1 : go_on;
 }
 
+/* Several are a list. */
+static void write_curves(const cliff_curve *curves, uint32_t n, FILE *file)
+{
+    for (uint32_t i = 0; i < n && file; i++) {
+        if (n > 1)
+            fputs(i ? "," : "[", file);
+        cliff_write_json(&curves[i], file);
+    }
+    if (n > 1 && file)
+        fputs("]\n", file);
+}
+
+static int run(const arguments *a, cliff_curve *curves, FILE *json, FILE *svg)
+{
+    const rkv_status s = cliff_run_rings(&a->options, a->ring_bytes, a->n_rings, stderr, curves);
+    if (s != RKV_OK) {
+        option_mistake("%s: %s", rkvi_status_name(s), rkvi_error_text());
+        return 1;
+    }
+    for (uint32_t i = 0; i < a->n_rings; i++) {
+        if (i)
+            putchar('\n');
+        cliff_print(&curves[i], stdout);
+        if (a->options.machine.executor == CLIFF_CUDA)
+            cliff_print_steps(&curves[i], stdout);
+    }
+    write_curves(curves, a->n_rings, json);
+    if (svg)
+        cliff_write_svg(&curves[0], svg);
+    const bool ok = option_file_close(a->json, json);
+    return option_file_close(a->svg, svg) && ok ? 0 : 1;
+}
+
 int cliff_main(int argc, char **argv)
 {
-    static cliff_curve curve;
     static arguments a;
     FILE *json, *svg;
     const int go_on = parse(argc, argv, &a);
@@ -264,18 +316,8 @@ int cliff_main(int argc, char **argv)
         return go_on < 0 ? 2 : 0;
     if (!option_file(a.json, &json) || !option_file(a.svg, &svg))
         return 1;
-    const rkv_status s = cliff_run(&a.options, stderr, &curve);
-    if (s != RKV_OK) {
-        fprintf(stderr, "rollkv-bench: %s: %s\n", rkvi_status_name(s), rkvi_error_text());
-        return 1;
-    }
-    cliff_print(&curve, stdout);
-    if (a.options.machine.executor == CLIFF_CUDA)
-        cliff_print_steps(&curve, stdout);
-    if (json)
-        cliff_write_json(&curve, json);
-    if (svg)
-        cliff_write_svg(&curve, svg);
-    const bool ok = option_file_close(a.json, json);
-    return option_file_close(a.svg, svg) && ok ? 0 : 1;
+    cliff_curve *curves = calloc(a.n_rings, sizeof *curves);
+    const int status = curves ? run(&a, curves, json, svg) : 1;
+    free(curves);
+    return status;
 }

@@ -103,7 +103,7 @@ rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *
 {
     cliff_world *worlds[CLIFF_MODES] = {NULL};
     if (options->machine.executor == CLIFF_CUDA)
-        return cliff_cuda_run(options, progress, out);
+        return cliff_cuda_run(options, &options->ring_bytes, 1, progress, out);
     *out = (cliff_curve){.options = *options};
     if (options->n_points == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "no points to measure");
@@ -127,5 +127,19 @@ rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *
         fputc('\n', progress);
     for (uint32_t m = 0; m < CLIFF_MODES; m++)
         cliff_world_destroy(worlds[m]);
+    return s;
+}
+
+rkv_status cliff_run_rings(const cliff_options *options, const uint64_t *ring_bytes, uint32_t n, FILE *progress,
+                           cliff_curve *out)
+{
+    rkv_status s = RKV_OK;
+    if (options->machine.executor == CLIFF_CUDA)
+        return cliff_cuda_run(options, ring_bytes, n, progress, out);
+    for (uint32_t i = 0; i < n && s == RKV_OK; i++) {
+        cliff_options o = *options;
+        o.ring_bytes = ring_bytes[i];
+        s = cliff_run(&o, progress, &out[i]);
+    }
     return s;
 }

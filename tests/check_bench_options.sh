@@ -47,7 +47,9 @@ cliff 2 "'foo' is no option" foo
 cliff 2 "a power of two" --tile-cells 100
 cliff 2 "from 16 to 4096" --tile-cells 8
 cliff 2 "at most 39" --tile-cells 64 --steps 100
-cliff 2 "at least 1" --ring-mb 0.5
+cliff 2 "give 0, for the rule's" --ring-mb 0.5
+cliff 2 "give 0, for the rule's" --ring-mb 16,x
+cliff 2 "one --ring-mb" --ring-mb 0,16 --svg x.svg
 for option in "--graphs" "--cpu-threads 2" "--kv-type q8_0" "--cpu-gbs 50" "--no-op-level" "--tail-gib 1"; do
     for executor in sim host; do
         # shellcheck disable=SC2086
