@@ -247,7 +247,8 @@ typedef struct figures {
 } figures;
 
 /* All that n threads read in so many seconds, and the link meanwhile. */
-static double rate_in(team *t, const load *l, rkvi_op_fn decode, uint32_t n, double seconds, bench_link *link, double *out_link)
+static double rate_in(team *t, const load *l, rkvi_op_fn decode, uint32_t n, double seconds, bench_link *link,
+                      double *out_link)
 {
     t->l = l;
     t->decode = decode;
@@ -325,10 +326,11 @@ static void line(run *r, rkv_type k, rkv_type v, uint32_t ratio, uint32_t n)
     load_drop(r->l);
     if (r->has_failed)
         return;
-    printf("%-8s %-8s %5u %7u %8.2f %8.2f %6.3f", rkvi_type_name(k), rkvi_type_name(v), ratio, n, f.read[0], f.attend[0],
-           f.attend[0] / f.read[0]);
+    printf("%-8s %-8s %5u %7u %8.2f %8.2f %6.3f", rkvi_type_name(k), rkvi_type_name(v), ratio, n, f.read[0],
+           f.attend[0], f.attend[0] / f.read[0]);
     if (r->link)
-        printf(" %8.2f %8.2f %8.2f %8.2f %8.3f", f.read[1], f.read_link, f.attend[1], f.attend_link, f.attend[1] / f.attend[0]);
+        printf(" %8.2f %8.2f %8.2f %8.2f %8.3f", f.read[1], f.read_link, f.attend[1], f.attend_link,
+               f.attend[1] / f.attend[0]);
     printf("\n");
     fflush(stdout);
     if (r->j.file)
@@ -399,7 +401,8 @@ static double link_alone(bench_link *link, double seconds)
         return 0;
     const uint64_t bytes = bench_link_bytes(link);
     const double from = now();
-    nanosleep(&(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)}, NULL);
+    while (now() - from < seconds)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     const double rate_gb = (double)(bench_link_bytes(link) - bytes) / (now() - from) * 1e-9;
     bench_link_stop(link);
     return rate_gb;
@@ -413,8 +416,8 @@ static bool print_head(run *r)
     printf("decode, %s, %.3g GiB, %u KV heads of %u, rows %u; GB/s of stored bytes; commit %s\n", r->ops->name, o->gib,
            o->heads, o->dim, o->rows, bench_commit(o->commit));
     if (r->link)
-        printf("alone, and beside copies of 16 MiB to the GPU, which alone cross at %.2f GB/s; each figure over %.3g s\n", alone,
-               o->seconds);
+        printf("alone, and beside copies of 16 MiB to the GPU, which alone cross at %.2f GB/s; each figure over %.3g s\n",
+               alone, o->seconds);
     printf("%-8s %-8s %5s %7s %8s %8s %6s", "K", "V", "ratio", "threads", "read", "attend", "share");
     if (r->link)
         printf(" %8s %8s %8s %8s %8s", "read b.", "link", "attend b.", "link", "of alone");
@@ -475,7 +478,7 @@ int main(int argc, char **argv)
     if (go_on < 1)
         return go_on < 0 ? 2 : 0;
     rkvi_ops_best(&ops, kernel_names[o.kernels]);
-    if (kernel_names[o.kernels] && strcmp(ops.name, kernel_names[o.kernels]))
+    if (kernel_names[o.kernels] && strcmp(ops.name, kernel_names[o.kernels]) != 0)
         return option_mistake("--kernels %s: this build, or this CPU, is without", kernel_names[o.kernels]) ? 0 : 2;
     if (!option_file(o.json, &r.j.file))
         return 1;

@@ -415,8 +415,8 @@ rkv_status cliff_cuda_world_measure(cliff_cuda_world *w, uint32_t warm, uint32_t
     *out = (cliff_result){0};
     const uint32_t most = cliff_most_steps(w->setup.shape);
     if (warm + steps + CLIFF_CUDA_OTHER_STEPS > most || steps == 0)
-        return rkvi_fail(RKV_E_ARGUMENT, "%u warm and %u measured steps, and %u others; at most %u in all, one measured",
-                         warm, steps, CLIFF_CUDA_OTHER_STEPS, most);
+        return rkvi_fail(RKV_E_ARGUMENT, "%u warm, %u measured and %u other steps; at most %u in all, one measured", warm,
+                         steps, CLIFF_CUDA_OTHER_STEPS, most);
     for (uint32_t i = 0; i < warm && s == RKV_OK; i++)
         s = decode_step(w);
     if (s == RKV_OK)

@@ -138,7 +138,7 @@ static bool all_count(const option_of *table, const arguments *a)
         if (options_has(table, partly[i].name) && !(partly[i].executors >> a->executor & 1))
             return option_mistake("--%s has no effect with --executor %s", partly[i].name, executor);
     for (size_t i = 0; i < sizeof of_custom / sizeof *of_custom; i++)
-        if (options_has(table, of_custom[i]) && strcmp(shape_names[a->shape], "custom"))
+        if (options_has(table, of_custom[i]) && strcmp(shape_names[a->shape], "custom") != 0)
             return option_mistake("--%s has no effect with --shape %s: it is of custom", of_custom[i],
                                   shape_names[a->shape]);
     if (options_has(table, "cpu-gbs") && !a->options.cpu_threads)
@@ -180,7 +180,8 @@ static bool choose_steps(arguments *a)
     const uint32_t most = cliff_most_steps(&o->shape) - others, warm = WARM_STEPS < most / 3 ? WARM_STEPS : most / 3;
     if (o->steps > most - warm)
         return option_mistake("--steps %u: with tiles of %u cells at most %u, beside %u to warm up%s", o->steps,
-                              cliff_tile_cells(&o->shape), most - warm, warm, others ? " and a few of other kinds" : "");
+                              cliff_tile_cells(&o->shape), most - warm, warm,
+                              others ? " and a few of other kinds" : "");
     if (!o->steps)
         o->steps = usual[a->executor] < most - warm ? usual[a->executor] : most - warm;
     o->warm_steps = warm;
@@ -239,7 +240,8 @@ static int parse(int argc, char **argv, arguments *a)
     cliff_options *o = &a->options;
     *a = (arguments){.custom = {.n_sites = 32, .every = 1, .n_kv_heads = 8, .head_dim = 128},
                      .options = {.window_tiles = WINDOW_TILES, .seed = 1},
-                     .rings = "0", .tile_cells = CLIFF_TILE_CELLS, .copy_us = -1, .launch_us = -1, .tail_gib = MOST_TAIL_GIB};
+                     .rings = "0", .tile_cells = CLIFF_TILE_CELLS, .copy_us = -1, .launch_us = -1,
+                     .tail_gib = MOST_TAIL_GIB};
     option_of table[] = {
         {.name = "executor", .kind = OPTION_NAME, .to = &a->executor, .names = executor_names},
         {.name = "shape", .kind = OPTION_NAME, .to = &a->shape, .names = shape_names},

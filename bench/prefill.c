@@ -245,7 +245,8 @@ static const char help[] =
 
 int prefill_main(int argc, char **argv)
 {
-    static const char *const cells_names[] = {"32768", "131072", NULL}, *const rows_names[] = {"512", "2048", "8192", NULL};
+    static const char *const cells_names[] = {"32768", "131072", NULL};
+    static const char *const rows_names[] = {"512", "2048", "8192", NULL};
     static const uint64_t cells[] = {32768, 131072, 0};
     static const uint32_t rows[] = {512, 2048, 8192, 0};
     json j = {0};
