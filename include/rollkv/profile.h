@@ -68,7 +68,8 @@ typedef struct rkv_advise_params {
 typedef struct rkv_advice {
     uint32_t struct_size;
     uint32_t rank;           /* 0: the KV layer to make resident first */
-    uint64_t resident_cells; /* whole tiles */
+    uint64_t resident_cells; /* whole tiles, as rkv_kv_layer_params and rkv_cache_set_residency take
+                              * them: RKV_RESIDENT_NONE where there is room for none */
     uint64_t streamed_bytes; /* a step, over the KV layer's sites */
     double tail_mass;        /* share of the profiled mass beyond resident_cells; 0 without a profile */
 } rkv_advice;
