@@ -262,6 +262,49 @@ static void test_shared(void **state)
     fx_close(&all);
 }
 
+static int64_t named_end(void)
+{
+    static const char before[] = "the lowest end is ";
+    const char *at = strstr(rkv_error_message(), before);
+    if (!at)
+        fail_msg("no end is named: %s", rkv_error_message());
+    return strtoll(at + strlen(before), NULL, 10);
+}
+
+/* The end that a refusal names is the lowest one that is taken, with gaps in the positions too. */
+static void test_named_end(void **state)
+{
+    (void)state;
+    for (uint32_t has_gap = 0; has_gap < 2; has_gap++) {
+        fx w;
+        fx_model m = model(false, RKV_RESIDENT_NONE, RKV_RESIDENT_AUTO);
+        m.params.capacity_cells = 6 * MOST;
+        fx_open(&w, &m);
+        fx_append(&w, 0, has_gap ? 740 : 760, RKV_REGIME_PREFILL, 1);
+        int64_t pos[17];
+        for (uint32_t i = 0; i < 17; i++)
+            pos[i] = 760 + i;
+        const fx_entry e = {.seq = 0, .rows = 17, .regime = RKV_REGIME_PREFILL, .tag = 4000, .positions = pos};
+        fx_step(&w, &e, 1);
+        assert_int_equal(rkv_sequence_append_from(w.cache, 1, 0, 0, 500), RKV_E_SEQUENCE);
+        const int64_t end = named_end();
+        assert_int_equal(end, has_gap ? 761 : 759); /* 720 freed, and a width of 40 */
+        assert_int_equal(rkv_sequence_append_from(w.cache, 1, 0, 0, end - 1), RKV_E_SEQUENCE);
+        assert_int_equal(named_end(), end);
+        fx_ok(rkv_sequence_append_from(w.cache, 1, 0, 0, end), "append_from");
+        fx_note_append_from(&w, 1, 0, 0, end);
+        fx_append(&w, 1, 5, RKV_REGIME_PREFILL, 5000);
+        fx_compare_fresh(&w, 1, 4);
+        assert_int_equal(rkv_sequence_remove(w.cache, 0, 500, RKV_POS_END), RKV_E_SEQUENCE);
+        assert_int_equal(named_end(), end);
+        assert_int_equal(rkv_sequence_remove(w.cache, 0, end - 1, RKV_POS_END), RKV_E_SEQUENCE);
+        fx_truncate(&w, 0, (uint64_t)(has_gap ? end - 20 : end));
+        fx_append(&w, 0, 5, RKV_REGIME_PREFILL, 6000);
+        fx_compare_fresh(&w, 0, 4);
+        fx_close(&w);
+    }
+}
+
 /* Shifted down, rows must still find what they see. */
 static void test_shifted(void **state)
 {
@@ -334,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_lag),
         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_named_end),
         cmocka_unit_test(test_shifted),
         cmocka_unit_test(test_saved),
     };
