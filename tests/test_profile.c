@@ -273,8 +273,27 @@ static void test_advice(void **state)
     assert_int_equal(a[1].resident_cells, 64);
     assert_true(a[0].tail_mass == 1); /* nothing of it is resident */
     assert_true(a[1].tail_mass > 0.5 && a[1].tail_mass < 1);
-    p.context_cells = (uint64_t)1 << 62;
-    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_ARGUMENT);
+    const rkv_advise_params good = p;
+    const uint64_t negative = (uint64_t)-2, most = (uint64_t)1 << 62;
+    p.context_cells = most;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.device_bytes = most + 1;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.link_bytes_per_s = negative;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.step_ns = negative;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.context_cells = (uint64_t)1 << 50;
+    p.link_bytes_per_s = 1; /* takes longer than a number of ns can tell */
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p.link_bytes_per_s = most;
+    p.step_ns = most;
+    p.device_bytes = most;
+    fx_ok(rkv_profile_advise(w.cache, &p, a, NULL), "advise");
     fx_close(&w);
 }
 

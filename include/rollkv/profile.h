@@ -85,7 +85,7 @@ typedef struct rkv_advice_sum {
  * stride out_advice[0].struct_size.  First come KV layers whose byte is read
  * by the most sites a step; among equals, those whose attention lies furthest
  * from the cells that a window keeps (a sequence's first ones).
- * Errors: RKV_E_ARGUMENT, RKV_E_OVERFLOW (a size above 2^62), RKV_E_STATE (a step
+ * Errors: RKV_E_ARGUMENT, RKV_E_OVERFLOW (a size, rate or time above 2^62), RKV_E_STATE (a step
  * is open), RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_profile_advise(rkv_cache *cache, const rkv_advise_params *params,
                                       rkv_advice *out_advice, rkv_advice_sum *out_sum);

@@ -117,6 +117,8 @@ rkv_status rkv_export_positions(rkv_cache *cache, uint32_t sequence, const rkv_p
     const uint64_t n = s == RKV_OK ? rkvi_export_count(cache, sequence, range) : 0;
     if (s == RKV_OK && !out_n_cells)
         s = rkvi_fail(RKV_E_ARGUMENT, "out_n_cells is NULL");
+    if (s == RKV_OK)
+        s = rkvi_api_need_room("room_cells", room_cells);
     if (s == RKV_OK && out_positions && n > room_cells)
         s = rkvi_fail(RKV_E_ARGUMENT, "the range has %llu cells, out_positions has room for %llu", U(n),
                       U(room_cells));

@@ -107,9 +107,12 @@ rkv_status rkvi_advise(const rkvi_config *cfg, const rkvi_profile *p, const rkv_
     }
     const double seconds =
         want->link_bytes_per_s ? (double)sum->streamed_bytes / (double)want->link_bytes_per_s : 0;
+    free(c);
+    if (seconds * 1e9 > (double)RKVI_SIZE_MAX)
+        return rkvi_fail(RKV_E_OVERFLOW, "%llu bytes a step at %llu bytes/s take more than 2^62 ns",
+                         (unsigned long long)sum->streamed_bytes, (unsigned long long)want->link_bytes_per_s);
     sum->link_ns = (uint64_t)(seconds * 1e9);
     sum->is_hidden =
         sum->streamed_bytes == 0 || (want->link_bytes_per_s && sum->link_ns <= want->step_ns);
-    free(c);
     return RKV_OK;
 }
