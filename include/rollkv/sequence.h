@@ -117,7 +117,11 @@ RKV_API rkv_status rkv_sequence_fetch(rkv_cache *cache, uint32_t sequence);
  *   rkv_sequence_remove(cache, s, n, n + d);
  *   rkv_sequence_shift(cache, s, n + d, RKV_POS_END, -d);
  *
- * Cells that are appended afterwards are stored as they come, at turn 0.
+ * Cells that are appended afterwards are stored as they come, at turn 0.  So
+ * with each round another stretch of cells has a delta of its own, until its
+ * cells are dropped: a context of c cells that does this whenever it is full
+ * needs max_turns of (c - n) / d, rounded up, less 1; the default, 8, is enough
+ * where d is a ninth of c - n or more.  Where max_turns is used up, shift refuses.
  * Dividing positions (self-extend) is not offered: it is no shift.
  *
  * can_shift answers whether the shift would succeed, changing nothing.  A range

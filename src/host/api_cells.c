@@ -22,8 +22,6 @@ static rkv_status check_range(const rkv_pos_range *range)
 static rkv_status check_dense(const char *name, const rkv_tensor *t, uint32_t form, uint32_t dim)
 {
     const bool is_stored = form == RKV_CELLS_STORED;
-    if (!t->data)
-        return rkvi_fail(RKV_E_ARGUMENT, "%s: data is NULL", name);
     if (is_stored && t->type)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "%s: type is %u; the stored form has the KV layer's type: leave it 0", name,
@@ -50,6 +48,8 @@ typedef struct side {
 static rkv_status take_side(const rkv_cells *c, const rkvi_geom *g, const side *s, rkvi_outer *out)
 {
     *out = (rkvi_outer){.form = c->form, .n_heads = g->n_heads};
+    if (!s->t->data)
+        return rkvi_fail(RKV_E_ARGUMENT, "%s: data is NULL, but n_cells is %llu", s->name, U(c->n_cells));
     if (c->form != RKV_CELLS_TENSOR) {
         out->t = (rkvi_tensor){.data = s->t->data, .type = s->t->type};
         return check_dense(s->name, s->t, c->form, s->dim);
