@@ -55,21 +55,23 @@ int64_t oracle_any_position(oracle *o, uint32_t seq)
 
 /* ---------------------------------------------------------------- operations */
 
-/* Both refuse what would look at cells that a mask has let go. */
-static bool is_refused(oracle *o, rkv_status first, rkv_status second)
+/* Both refuse what would look at cells that a mask has let go, and append_from
+ * also stretches of shifted cells beyond max_turns. */
+static bool is_refused(oracle *o, rkv_status first, rkv_status second, bool appends)
 {
     assert_int_equal(first, second);
     if (first == RKV_OK)
         return false;
-    assert_int_equal(first, RKV_E_SEQUENCE);
-    o->n_unseen++;
+    assert_true(first == RKV_E_SEQUENCE || (appends && first == RKV_E_CAPACITY));
+    o->n_unseen += first == RKV_E_SEQUENCE;
+    o->n_turned += first == RKV_E_CAPACITY;
     return true;
 }
 
 void oracle_remove(oracle *o, uint32_t seq, int64_t from, int64_t to)
 {
     if (is_refused(o, rkv_sequence_remove(o->spilled.cache, seq, from, to),
-                   rkv_sequence_remove(o->resident.cache, seq, from, to)))
+                   rkv_sequence_remove(o->resident.cache, seq, from, to), false))
         return; /* what was removed is gone below */
     fx_remove(&o->spilled, seq, from, to);
     fx_remove(&o->resident, seq, from, to);
@@ -79,7 +81,7 @@ void oracle_remove(oracle *o, uint32_t seq, int64_t from, int64_t to)
 void oracle_append_from(oracle *o, uint32_t dst, uint32_t src, int64_t from, int64_t to)
 {
     if (is_refused(o, rkv_sequence_append_from(o->spilled.cache, dst, src, from, to),
-                   rkv_sequence_append_from(o->resident.cache, dst, src, from, to)))
+                   rkv_sequence_append_from(o->resident.cache, dst, src, from, to), true))
         return;
     fx_note_append_from(&o->spilled, dst, src, from, to);
     fx_note_append_from(&o->resident, dst, src, from, to);
@@ -385,12 +387,14 @@ void oracle_run(uint64_t seed, fx_executor executor, uint32_t n)
         do_one(&o);
     const rkv_cache_stats s = fx_stats(&o.spilled);
     print_message("seed %llu, executor %d: %llu steps, %llu refused, %llu bytes streamed, %llu brought back, %llu "
-                  "copied as shared, %llu promoted, %llu own entries, %llu refused by a mask, %llu for want of a place\n",
+                  "copied as shared, %llu promoted, %llu own entries, %llu refused by a mask, %llu by max_turns, %llu for want "
+                  "of a place\n",
                   (unsigned long long)seed, executor, (unsigned long long)o.n_steps,
                   (unsigned long long)o.n_refused, (unsigned long long)s.streamed_bytes,
                   (unsigned long long)s.brought_back_bytes, (unsigned long long)s.shared_copy_bytes,
                   (unsigned long long)s.promoted_bytes, (unsigned long long)s.own_entries,
-                  (unsigned long long)o.n_unseen, (unsigned long long)o.n_no_place);
+                  (unsigned long long)o.n_unseen, (unsigned long long)o.n_turned,
+                  (unsigned long long)o.n_no_place);
     check_errors(&o.errors);
     fx_check_empty(&o.spilled);
     fx_close(&o.spilled);

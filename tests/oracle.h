@@ -25,7 +25,7 @@ typedef struct oracle {
     uint64_t random; /* state */
     uint64_t next_tag;
     fx_errors errors;
-    uint64_t n_refused, n_steps, n_done, n_unseen, n_no_place;
+    uint64_t n_refused, n_steps, n_done, n_unseen, n_turned, n_no_place;
     bool is_rotated; /* K hold positions: rows of shifted cells are not compared with f64 */
     char last[96];   /* what was done last, for the message of a failure */
 } oracle;

@@ -160,6 +160,7 @@ MAKE(fork_3, return rkv_sequence_fork(w->cache, 0, 3);)
 MAKE(fork_onto, return rkv_sequence_fork(w->cache, 1, 0);)
 MAKE(ranges_3, uint64_t n; return rkv_sequence_ranges(w->cache, 3, NULL, 0, &n);)
 MAKE(ranges_null, uint64_t n; return rkv_sequence_ranges(w->cache, 1, NULL, 1, &n);)
+MAKE(ranges_room, rkv_pos_range r; uint64_t n; return rkv_sequence_ranges(w->cache, 1, &r, (uint64_t)-1, &n);)
 MAKE(ranges_n_null, rkv_pos_range r; return rkv_sequence_ranges(w->cache, 1, &r, 1, NULL);)
 MAKE(remove_no_cache, return rkv_sequence_remove(NULL, 0, 0, 1);)
 
@@ -328,6 +329,7 @@ static const mistake mistakes[] = {
     {WORLD_IDLE, fork_onto, ARG, "a fork goes to an empty one"},
     {WORLD_IDLE, ranges_3, RKV_E_SEQUENCE, "sequence is 3"},
     {WORLD_IDLE, ranges_null, ARG, "out_ranges is NULL"},
+    {WORLD_IDLE, ranges_room, ARG, "room is 18446744073709551615, above 2^62"},
     {WORLD_IDLE, ranges_n_null, ARG, "out_n is NULL"},
     {WORLD_IDLE, remove_no_cache, ARG, "cache is NULL"},
 

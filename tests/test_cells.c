@@ -417,7 +417,14 @@ static void test_arguments(void **state)
     assert_int_equal(rkv_export_positions(w.cache, 0, NULL, 0, NULL, &n), RKV_E_ARGUMENT);
     assert_int_equal(rkv_export_positions(w.cache, 0, &everything, 1, one, &n), RKV_E_ARGUMENT);
     assert_int_equal(rkv_export_positions(w.cache, 0, &everything, 0, NULL, NULL), RKV_E_ARGUMENT);
+    assert_int_equal(rkv_export_positions(w.cache, 0, &everything, (uint64_t)-1, one, &n), RKV_E_ARGUMENT);
+    assert_non_null(strstr(rkv_error_message(), "above 2^62"));
     assert_int_equal(rkv_export_cells(w.cache, 0, &everything, NULL, NULL), RKV_E_ARGUMENT);
+    void *k = o.as.k.data;
+    o.as.k.data = NULL;
+    assert_int_equal(rkv_export_cells(w.cache, 0, &everything, &o.as, NULL), RKV_E_ARGUMENT);
+    assert_non_null(strstr(rkv_error_message(), "k: data is NULL, but n_cells is 10"));
+    o.as.k.data = k;
     o.as.first_cell = 50;
     assert_int_equal(rkv_export_cells(w.cache, 0, &everything, &o.as, NULL), RKV_E_SEQUENCE);
     o.as.first_cell = 0;

@@ -164,6 +164,77 @@ static void test_device_limit(void **state)
     assert_int_equal(estimate(&s).fits, 1);
 }
 
+/* 30 layers with heads of 512, of which 25 slide and stay whole. */
+static rkv_estimate mixed(uint64_t resident, uint64_t capacity, uint64_t limit)
+{
+    rkv_kv_layer_params l[30];
+    rkv_site_params s[30];
+    for (uint32_t i = 0; i < 30; i++) {
+        l[i] = (rkv_kv_layer_params){.struct_size = sizeof l[i], .n_kv_heads = 2, .head_dim_k = 512,
+                                     .resident_cells = i % 6 == 5 ? resident : RKV_RESIDENT_ALL};
+        s[i] = (rkv_site_params){.struct_size = sizeof s[i], .kv_layer = i, .n_q_heads = 8};
+        if (i % 6 != 5) {
+            s[i].mask = RKV_MASK_SLIDING;
+            s[i].mask_width = 1024;
+        }
+    }
+    const rkv_cache_params p = {.struct_size = sizeof p, .device = RKV_DEVICE_HOST, .kv_layers = l, .sites = s,
+                                .n_kv_layers = 30, .n_sites = 30, .capacity_cells = capacity, .max_rows = 1,
+                                .step_ns = 14000000, .link_bytes_per_s = 25000000000, .device_limit_bytes = limit,
+                                .host.memory_bytes = (uint64_t)200 << 30, .host_limit_bytes = (uint64_t)500 << 30};
+    rkv_estimate e = {.struct_size = sizeof e};
+    if (rkv_cache_estimate(&p, &e) != RKV_OK)
+        fail_msg("refused: %s", rkv_error_message());
+    return e;
+}
+
+/* The advice names no choice that does not fit, and none that would be taken otherwise. */
+static void test_choices(void **state)
+{
+    (void)state;
+    rkv_estimate e = mixed(4096, 100000, 100000000);
+    assert_int_equal(e.fits, 0);
+    assert_int_equal(e.largest_resident_cells, 0);
+    assert_null(strstr(e.advice, "resident"));
+    assert_null(strstr(e.advice, "RESIDENT"));
+    assert_non_null(strstr(e.advice, "fits: capacity 512; least"));
+    assert_int_equal(mixed(4096, 512, 100000000).fits, 1);
+    assert_int_equal(mixed(RKV_RESIDENT_NONE, 100000, 100000000).fits, 0);
+    /* no window fits where more than none does not */
+    const uint64_t none = mixed(RKV_RESIDENT_NONE, 100000, 0).device_bytes;
+    e = mixed(65536, 100000, none);
+    assert_int_equal(e.fits, 0);
+    assert_int_equal(e.largest_resident_cells, 0);
+    assert_non_null(strstr(e.advice, "fits: RKV_RESIDENT_NONE, or capacity "));
+    assert_int_equal(mixed(RKV_RESIDENT_NONE, 100000, none).fits, 1);
+    /* NONE is no budget that must stay: more fits, or not even that does */
+    assert_int_equal(mixed(RKV_RESIDENT_NONE, 100000, 2 * none).largest_resident_cells,
+                     mixed(65536, 100000, 2 * none).largest_resident_cells);
+    e = mixed(RKV_RESIDENT_NONE, 100000, none / 2);
+    assert_int_equal(e.fits, 0);
+    assert_null(strstr(e.advice, "RESIDENT"));
+    e = mixed(65536, 100000, 2 * none);
+    assert_true(e.largest_resident_cells > 0);
+    assert_non_null(strstr(e.advice, " resident cells a layer, or capacity "));
+    assert_int_equal(mixed(e.largest_resident_cells, 100000, 2 * none).fits, 1);
+}
+
+/* The smallest is one that can be had, and never above what was asked for. */
+static void test_smallest(void **state)
+{
+    (void)state;
+    for (uint64_t capacity = 256; capacity <= 4096; capacity += 256) {
+        const rkv_estimate e = mixed(4096, capacity, 0), none = mixed(RKV_RESIDENT_NONE, capacity, 0);
+        assert_true(e.smallest_device_bytes <= e.device_bytes);
+        assert_true(none.smallest_device_bytes <= none.device_bytes);
+        assert_true(e.smallest_device_bytes > 0);
+    }
+    const rkv_estimate e = mixed(4096, 512, 0);
+    assert_int_equal(e.smallest_device_bytes, e.device_bytes);
+    assert_int_equal(mixed(4096, 512, e.smallest_device_bytes).fits, 1);
+    assert_int_equal(mixed(4096, 512, e.smallest_device_bytes - 1).fits, 0);
+}
+
 /* Windows that were asked for come before a ring that nobody asked for. */
 static void test_ring_gives_way(void **state)
 {
@@ -338,7 +409,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_resident),   cmocka_unit_test(test_lines),
         cmocka_unit_test(test_absurd),
-        cmocka_unit_test(test_device_limit),   cmocka_unit_test(test_ring_gives_way), cmocka_unit_test(test_host_limit),
+        cmocka_unit_test(test_device_limit),   cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_smallest),
+        cmocka_unit_test(test_ring_gives_way), cmocka_unit_test(test_host_limit),
         cmocka_unit_test(test_ring_too_small), cmocka_unit_test(test_absurd_capacity),
         cmocka_unit_test(test_free_zone),      cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_library),        cmocka_unit_test(test_settings),

@@ -95,6 +95,7 @@ WRAP_CALL(rkv_step_attend, (rkv_cache *c, const rkv_attend_params *p, void *s), 
 WRAP_CALL(rkv_step_end, (rkv_cache *c, const rkv_batch *b, void *s), (c, b, s))
 WRAP_CALL(rkv_step_abort, (rkv_cache *c), (c))
 WRAP_CALL(rkv_sequence_remove, (rkv_cache *c, uint32_t q, int64_t from, int64_t to), (c, q, from, to))
+WRAP_CALL(rkv_sequence_keep, (rkv_cache *c, uint32_t q), (c, q))
 WRAP_CALL(rkv_sequence_clear, (rkv_cache *c, uint32_t q), (c, q))
 WRAP_CALL(rkv_sequence_append_from, (rkv_cache *c, uint32_t dst, uint32_t src, int64_t from, int64_t to),
           (c, dst, src, from, to))
@@ -172,6 +173,44 @@ static void test_calls(void **state)
                           (unsigned long long)runs, all ? " and all after it" : "", n_failed, n_ended);
             assert_true(runs > 0);
         }
+}
+
+/* All that a call asks for is refused: remove, shift, keep and clear succeed, whatever
+ * room a sequence has just left.  Memory is there again before the next round. */
+static void test_needs_none(void **state)
+{
+    (void)state;
+    fx w;
+    fx_model m = fs_model();
+    uint64_t n_hits = 0;
+    m.params.max_turns = 200;
+    fx_open(&w, &m);
+    fx_append(&w, 0, 600, RKV_REGIME_PREFILL, 1);
+    fx_append(&w, 1, 30, RKV_REGIME_PREFILL, 1000);
+    rkv_sequence_state q = {.struct_size = sizeof q};
+    for (int64_t at = 0; at + 12 < 600; at += 10) {
+        arm(1, true);
+        fx_ok(rkv_sequence_remove(w.cache, 0, at + 2, at + 4), "remove");
+        n_hits += was_hit;
+        arm(1, true);
+        fx_ok(rkv_sequence_shift(w.cache, 0, at + 4, at + 7, -1), "shift");
+        n_hits += was_hit;
+        arm(1, true);
+        fx_ok(rkv_sequence_remove(w.cache, 0, at + 8, at + 9), "remove");
+        n_hits += was_hit;
+        arm(0, false);
+        fx_ok(rkv_sequence_remove(w.cache, 0, at + 2, at + 3), "remove"); /* nothing: takes room anew */
+    }
+    fx_ok(rkv_sequence_info(w.cache, 0, &q), "info");
+    assert_int_equal(q.n_cells, 600 - 3 * 59);
+    assert_true(q.n_segments > 3 * 59);
+    assert_true(n_hits > 3);
+    arm(1, true);
+    fx_ok(rkv_sequence_keep(w.cache, 1), "keep");
+    fx_ok(rkv_sequence_clear(w.cache, 1), "clear");
+    assert_false(was_hit);
+    arm(0, false);
+    fx_close(&w);
 }
 
 /* The nth device call of a kind fails. */
@@ -302,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_create),
         cmocka_unit_test(test_create_measuring),
         cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_needs_none),
         cmocka_unit_test(test_device_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -248,7 +248,7 @@ static void test_advice(void **state)
     assert_int_equal(a[1].resident_cells, 96);
     assert_int_equal(a[1].streamed_bytes, (320 - 96) * cell1);
     assert_int_equal(a[0].rank, 1);
-    assert_int_equal(a[0].resident_cells, 0);
+    assert_int_equal(a[0].resident_cells, RKV_RESIDENT_NONE);
     assert_int_equal(a[0].streamed_bytes, 320 * cell0);
     assert_int_equal(sum.window_bytes, 96 * cell1);
     assert_int_equal(sum.streamed_bytes, a[0].streamed_bytes + a[1].streamed_bytes);
@@ -273,8 +273,61 @@ static void test_advice(void **state)
     assert_int_equal(a[1].resident_cells, 64);
     assert_true(a[0].tail_mass == 1); /* nothing of it is resident */
     assert_true(a[1].tail_mass > 0.5 && a[1].tail_mass < 1);
-    p.context_cells = (uint64_t)1 << 62;
-    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_ARGUMENT);
+    const rkv_advise_params good = p;
+    const uint64_t negative = (uint64_t)-2, most = (uint64_t)1 << 62;
+    p.context_cells = most;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.device_bytes = most + 1;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.link_bytes_per_s = negative;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.step_ns = negative;
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p = good;
+    p.context_cells = (uint64_t)1 << 50;
+    p.link_bytes_per_s = 1; /* takes longer than a number of ns can tell */
+    assert_int_equal(rkv_profile_advise(w.cache, &p, a, NULL), RKV_E_OVERFLOW);
+    p.link_bytes_per_s = most;
+    p.step_ns = most;
+    p.device_bytes = most;
+    fx_ok(rkv_profile_advise(w.cache, &p, a, NULL), "advise");
+    fx_close(&w);
+}
+
+/* Budgets as advised are taken as they stand, and hold what was to be spent. */
+static void test_advice_taken(void **state)
+{
+    (void)state;
+    fx w;
+    fx_model m = model(FX_HOST, 32);
+    fx_open(&w, &m);
+    fx_append(&w, 0, 300, RKV_REGIME_PREFILL, 1);
+    const uint64_t cell0 = DIM * 2 * 2, cell1 = 2 * cell0; /* bytes */
+    const uint64_t tried[] = {0, 5 * T * cell1, 320 * cell1 + 3 * T * cell0};
+    for (uint32_t i = 0; i < 3; i++) {
+        rkv_advice a[2] = {{.struct_size = sizeof a[0]}};
+        rkv_advice_sum sum = {.struct_size = sizeof sum};
+        const rkv_advise_params p = {.struct_size = sizeof p, .context_cells = 320, .device_bytes = tried[i]};
+        uint64_t window = 0;
+        fx_ok(rkv_profile_advise(w.cache, &p, a, &sum), "advise");
+        assert_int_equal(sum.window_bytes, tried[i]);
+        for (uint32_t l = 0; l < 2; l++) {
+            fx_ok(rkv_cache_set_residency(w.cache, l, a[l].resident_cells), "set_residency");
+            window += fx_layer(&w, l).resident_cells * (l ? cell1 : cell0);
+        }
+        assert_int_equal(window, tried[i]);
+        for (uint32_t l = 0; l < 2; l++)
+            m.layers[l].resident_cells = a[l].resident_cells;
+        fx created;
+        fx_open(&created, &m);
+        for (uint32_t l = 0; l < 2; l++)
+            assert_int_equal(fx_layer(&created, l).resident_cells, fx_layer(&w, l).resident_cells);
+        fx_close(&created);
+    }
+    fx_compare_fresh(&w, 0, 1);
     fx_close(&w);
 }
 
@@ -313,6 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mass), cmocka_unit_test(test_shared_items),
                                        cmocka_unit_test(test_in_use), cmocka_unit_test(test_advice),
+                                       cmocka_unit_test(test_advice_taken),
                                        cmocka_unit_test(test_advice_by_mass)};
 #ifdef FX_ON_GPU
     fx_use_gpu();

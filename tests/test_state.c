@@ -368,6 +368,24 @@ static void cut_file(void *user, const char *what, uint64_t done_bytes, uint64_t
     assert_int_equal(truncate(user, 1), 0);
 }
 
+/* Of a path that the message has no room for, the reason and the end are there. */
+static void check_long_path(fx *w)
+{
+    const rkv_state_params p = {.struct_size = sizeof p};
+    char path[3000];
+    memset(path, 'x', sizeof path);
+    memcpy(path + sizeof path - 8, "/a.bin", 7);
+    path[sizeof path - 1] = 0;
+    for (int i = 0; i < 2; i++) {
+        const rkv_status s = i ? rkv_state_load_file(w->cache, &p, path) : rkv_state_save_file(w->cache, &p, path);
+        const char *text = rkv_error_message();
+        assert_int_equal(s, RKV_E_IO);
+        assert_ptr_equal(strstr(text, "File name too long: "), text);
+        assert_non_null(strstr(text, "...xxx"));
+        assert_non_null(strstr(text, "xxx/a.bin"));
+    }
+}
+
 /* A failure that the file has a reason for is told once, with that reason. */
 static void check_told_once(fx *w, char *path)
 {
@@ -406,6 +424,7 @@ static void test_file(void **state)
     fx_ok(rkv_state_load_file(b.cache, &p, path), "load_file");
     assert_true(told_done == size && told_total == size && n_told > 2);
     fx_copy_record(&b, 0, &a, 0);
+    check_long_path(&b);
     check_told_once(&b, path);
     n_told = 0;
     fx_ok(rkv_state_save_file(a.cache, &p, path), "save_file");

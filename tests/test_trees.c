@@ -316,6 +316,51 @@ static void begin_fails(fx *w, const fx_entry *e, rkv_status want, const char *s
     assert_non_null(strstr(rkv_error_message(), sentence));
 }
 
+/* The tree fills a tile of which another sequence has the first cells, far behind its end, or goes
+ * on in the next tile: it is not demoted before the accepted cells have moved. */
+static void test_shared_tile(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {4, 6};
+    for (uint32_t k = 0; k < 2; k++) {
+        fx w[2];
+        const uint32_t n = sizes[k], last = n - 1;
+        uint64_t mask[6];
+        int64_t pos[6], far[40];
+        for (uint32_t r = 0; r < 6; r++)
+            mask[r] = 1ull << r, pos[r] = 12;
+        for (uint32_t r = 0; r < 40; r++)
+            far[r] = 100 + r;
+        for (uint32_t i = 0; i < 2; i++) {
+            fx_model m = tree_model(i ? RKV_RESIDENT_ALL : RKV_RESIDENT_NONE, i ? FX_HOST : FX_CHECK, seed);
+            m.params.draft_rows = 6;
+            fx_open(&w[i], &m);
+            const fx_entry e = {.seq = 2, .rows = 40, .regime = RKV_REGIME_PREFILL, .tag = 500, .positions = far};
+            fx_append(&w[i], 0, 12, RKV_REGIME_PREFILL, 1);
+            fx_step(&w[i], &e, 1);
+            fx_append_from(&w[i], 1, 0, 0, 9);
+            fx_append_from(&w[i], 1, 2, 100, 140);
+            const fx_entry both[] = {
+                {.seq = 0, .rows = n, .tag = 1000, .positions = pos, .tree_mask = mask, .regime = RKV_REGIME_DECODE},
+                {.seq = 1, .rows = 1, .tag = 2000}};
+            fx_step(&w[i], both, 2);
+            fx_append(&w[i], 1, 1, RKV_REGIME_DECODE, 2001); /* the tree waits */
+            fx_ok(rkv_sequence_accept(w[i].cache, 0, &last, 1, w[i].stream), "accept");
+            w[i].n_cells[0] = 13;
+            w[i].cells[0][12] = (fx_cell){1000 + last, 12};
+        }
+        for (uint32_t s = 0; s < 6; s++) {
+            const fx_entry e[] = {{.seq = 0, .rows = 1, .tag = 3000 + s}, {.seq = 1, .rows = 1, .tag = 4000 + s}};
+            fx_step(&w[0], e, 2);
+            fx_step(&w[1], e, 2);
+            assert_true(fx_same(&w[0], &w[1]));
+        }
+        fx_compare_fresh(&w[0], 0, 4);
+        fx_close(&w[0]);
+        fx_close(&w[1]);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -394,7 +439,7 @@ int main(void)
 #endif
     seed = fx_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_drafts), cmocka_unit_test(test_visible),
-                                       cmocka_unit_test(test_trees), cmocka_unit_test(test_forks), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_trees), cmocka_unit_test(test_forks), cmocka_unit_test(test_shared_tile), cmocka_unit_test(test_refused),
                                        cmocka_unit_test(test_abort)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { T = 16, WIDTH = 40, CHUNK = 50, MOST = 1500 };
+enum { T = 16, WIDTH = 40, CHUNK = 50, MOST = 1500, DRAFT_ROWS = 16 };
 
 /* One full layer in the tail, one with a sliding mask, one with both kinds. */
 static fx_model model(bool keep_all, uint64_t full_resident, uint64_t masked_resident)
@@ -32,6 +32,7 @@ static fx_model model(bool keep_all, uint64_t full_resident, uint64_t masked_res
         m.layers[l].keep_all = keep_all;
     m.params.n_sequences = 3;
     m.params.max_rows = 200;
+    m.params.draft_rows = DRAFT_ROWS;
     m.params.ring_bytes = 100 << 10;
     return m;
 }
@@ -41,19 +42,28 @@ static uint32_t below(uint64_t *r, uint32_t n)
     return (uint32_t)(fx_random(r) % n);
 }
 
-/* Cuts both alike, where the one that frees lets it be cut. */
-static void cut(fx *w, fx *all, uint64_t *r)
+/* Cuts both alike, where the one that frees lets it be cut: always within
+ * DRAFT_ROWS cells of the highest end that the sequence had since it was empty. */
+static void cut(fx *w, fx *all, uint64_t *highest, uint64_t *r)
 {
     const uint32_t q = below(r, 3);
     const uint64_t n = w->n_cells[q];
     const uint64_t left = below(r, 4) == 0 ? 0 : n - (n < 16 ? 0 : below(r, 17));
+    if (left + DRAFT_ROWS < highest[q] && left > 0) {
+        const int64_t from = w->cells[q][left - 1].pos + 1;
+        const rkv_status s = rkv_sequence_remove(w->cache, q, from, RKV_POS_END);
+        if (s == RKV_E_SEQUENCE && strstr(rkv_error_message(), "the lowest end is"))
+            return;
+        fx_ok(s, "remove");
+    }
     fx_truncate(w, q, left);
     fx_truncate(all, q, left);
+    highest[q] = left ? highest[q] : 0;
 }
 
 static void walk(fx *w, fx *all, uint64_t seed, uint32_t n_steps)
 {
-    uint64_t r = seed, tag = 1;
+    uint64_t r = seed, tag = 1, highest[3] = {0};
     for (uint32_t i = 0; i < n_steps; i++) {
         fx_entry e[FX_SEQS];
         uint32_t n = 0, left = 200;
@@ -72,8 +82,10 @@ static void walk(fx *w, fx *all, uint64_t seed, uint32_t n_steps)
             if (!fx_same(w, all))
                 fail_msg("step %u differs, seed %llu", i, (unsigned long long)seed);
         }
+        for (uint32_t q = 0; q < 3; q++)
+            highest[q] = w->n_cells[q] > highest[q] ? w->n_cells[q] : highest[q];
         if (below(&r, 5) == 0)
-            cut(w, all, &r);
+            cut(w, all, highest, &r);
     }
 }
 
@@ -107,10 +119,10 @@ static void test_bits(void **state)
         fx_model m = model(false, RKV_RESIDENT_NONE, tail ? i % 4 == 1 ? RKV_RESIDENT_NONE : T : RKV_RESIDENT_AUTO);
         fx_model k = model(true, RKV_RESIDENT_ALL, RKV_RESIDENT_ALL);
         m.executor = (fx_executor)(i % 3); /* host, sim, check */
-        m.seed = seed + i;
+        m.seed = seed * 1000 + i;
         fx_open(&w, &m);
         fx_open(&all, &k);
-        walk(&w, &all, seed + i, fx_is_full() ? 120 : 40);
+        walk(&w, &all, m.seed, fx_is_full() ? 120 : 40);
         check_books(&w, tail);
         assert_int_equal(fx_layer(&all, 1).freed_tiles, 0);
         fx_check_empty(&w);
@@ -250,6 +262,49 @@ static void test_shared(void **state)
     fx_close(&all);
 }
 
+static int64_t named_end(void)
+{
+    static const char before[] = "the lowest end is ";
+    const char *at = strstr(rkv_error_message(), before);
+    if (!at)
+        fail_msg("no end is named: %s", rkv_error_message());
+    return strtoll(at + strlen(before), NULL, 10);
+}
+
+/* The end that a refusal names is the lowest one that is taken, with gaps in the positions too. */
+static void test_named_end(void **state)
+{
+    (void)state;
+    for (uint32_t has_gap = 0; has_gap < 2; has_gap++) {
+        fx w;
+        fx_model m = model(false, RKV_RESIDENT_NONE, RKV_RESIDENT_AUTO);
+        m.params.capacity_cells = 6 * MOST;
+        fx_open(&w, &m);
+        fx_append(&w, 0, has_gap ? 740 : 760, RKV_REGIME_PREFILL, 1);
+        int64_t pos[17];
+        for (uint32_t i = 0; i < 17; i++)
+            pos[i] = 760 + i;
+        const fx_entry e = {.seq = 0, .rows = 17, .regime = RKV_REGIME_PREFILL, .tag = 4000, .positions = pos};
+        fx_step(&w, &e, 1);
+        assert_int_equal(rkv_sequence_append_from(w.cache, 1, 0, 0, 500), RKV_E_SEQUENCE);
+        const int64_t end = named_end();
+        assert_int_equal(end, has_gap ? 761 : 759); /* 720 freed, and a width of 40 */
+        assert_int_equal(rkv_sequence_append_from(w.cache, 1, 0, 0, end - 1), RKV_E_SEQUENCE);
+        assert_int_equal(named_end(), end);
+        fx_ok(rkv_sequence_append_from(w.cache, 1, 0, 0, end), "append_from");
+        fx_note_append_from(&w, 1, 0, 0, end);
+        fx_append(&w, 1, 5, RKV_REGIME_PREFILL, 5000);
+        fx_compare_fresh(&w, 1, 4);
+        assert_int_equal(rkv_sequence_remove(w.cache, 0, 500, RKV_POS_END), RKV_E_SEQUENCE);
+        assert_int_equal(named_end(), end);
+        assert_int_equal(rkv_sequence_remove(w.cache, 0, end - 1, RKV_POS_END), RKV_E_SEQUENCE);
+        fx_truncate(&w, 0, (uint64_t)(has_gap ? end - 20 : end));
+        fx_append(&w, 0, 5, RKV_REGIME_PREFILL, 6000);
+        fx_compare_fresh(&w, 0, 4);
+        fx_close(&w);
+    }
+}
+
 /* Shifted down, rows must still find what they see. */
 static void test_shifted(void **state)
 {
@@ -322,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_lag),
         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_named_end),
         cmocka_unit_test(test_shifted),
         cmocka_unit_test(test_saved),
     };

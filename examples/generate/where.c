@@ -22,9 +22,12 @@ static int print_layer(rkv_cache *cache, uint32_t layer, const rkv_advice *a, FI
     rkv_profile_mass m = {.struct_size = sizeof m};
     if (check(rkv_profile_mass_get(cache, layer, RKV_PROFILE_ALL_HEADS, &m), "No profile", err) != 0)
         return -1;
-    fprintf(out, "%5u %7.3f %7.3f %7.3f %7.3f  %7.3f %7.3f  %4u %9llu %9.3f\n", layer, m.recent[5],
-            m.recent[7], m.recent[9], m.recent[11], m.first[5], m.first[7], a->rank,
-            (unsigned long long)a->resident_cells, a->tail_mass);
+    char resident[32] = "none";
+    if (a->resident_cells != RKV_RESIDENT_NONE)
+        snprintf(resident, sizeof resident, "%llu", (unsigned long long)a->resident_cells);
+    fprintf(out, "%5u %7.3f %7.3f %7.3f %7.3f  %7.3f %7.3f  %4u %9s %9.3f %8.3f\n", layer, m.recent[5],
+            m.recent[7], m.recent[9], m.recent[11], m.first[5], m.first[7], a->rank, resident, a->tail_mass,
+            (double)a->streamed_bytes * 1e-6);
     return 0;
 }
 
@@ -40,7 +43,7 @@ static int print_layers(rkv_cache *cache, const rkv_cache_info *info, const rkv_
     fprintf(
         out,
         "\nshare of the attention's mass among the last and the first cells, mean of decoded tokens\n"
-        "layer last 32     128     512    2048  first 32     128  rank  resident beyond it\n");
+        "layer last 32     128     512    2048  first 32     128  rank  resident beyond it  MB/step\n");
     for (uint32_t l = 0; l < info->n_kv_layers && rc == 0; l++)
         rc = print_layer(cache, l, &advice[l], out, err);
     if (rc == 0)

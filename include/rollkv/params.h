@@ -217,9 +217,11 @@ typedef struct rkv_estimate {
     uint64_t host_limit_bytes;
     uint64_t capacity_cells;
     uint64_t largest_capacity_cells;  /* that would fit with these budgets; 0: none */
-    uint64_t largest_resident_cells;  /* per KV layer with a tail, that would fit at this capacity */
+    uint64_t largest_resident_cells;  /* per KV layer with a tail, that would fit at this capacity; 0: no window
+                                       * (RKV_RESIDENT_NONE), if the advice names it, or nothing */
     uint64_t smallest_device_bytes;   /* with no window at all, and the smallest ring or the one asked for (with a
-                                       * ring in between, partials may take less by more than it is larger) */
+                                       * ring in between, partials may take less by more than it is larger); or
+                                       * with all resident, or as asked for, where that takes less */
     uint64_t free_zone_cells;         /* up to this context the tail hides behind step_ns; 0: no hints, or no
                                        * rate of the link */
     uint64_t ring_rule_bytes;         /* link * longest gap + two copy groups; 0: likewise */

@@ -68,7 +68,8 @@ typedef struct rkv_advise_params {
 typedef struct rkv_advice {
     uint32_t struct_size;
     uint32_t rank;           /* 0: the KV layer to make resident first */
-    uint64_t resident_cells; /* whole tiles */
+    uint64_t resident_cells; /* whole tiles, as rkv_kv_layer_params and rkv_cache_set_residency take
+                              * them: RKV_RESIDENT_NONE where there is room for none */
     uint64_t streamed_bytes; /* a step, over the KV layer's sites */
     double tail_mass;        /* share of the profiled mass beyond resident_cells; 0 without a profile */
 } rkv_advice;
@@ -84,7 +85,7 @@ typedef struct rkv_advice_sum {
  * stride out_advice[0].struct_size.  First come KV layers whose byte is read
  * by the most sites a step; among equals, those whose attention lies furthest
  * from the cells that a window keeps (a sequence's first ones).
- * Errors: RKV_E_ARGUMENT, RKV_E_OVERFLOW (a size above 2^62), RKV_E_STATE (a step
+ * Errors: RKV_E_ARGUMENT, RKV_E_OVERFLOW (a size, rate or time above 2^62), RKV_E_STATE (a step
  * is open), RKV_E_HOST_MEMORY, RKV_E_DEVICE_CALL. */
 RKV_API rkv_status rkv_profile_advise(rkv_cache *cache, const rkv_advise_params *params,
                                       rkv_advice *out_advice, rkv_advice_sum *out_sum);

@@ -55,13 +55,13 @@ RKV_API rkv_status rkv_sequence_keep(rkv_cache *cache, uint32_t sequence);
  * stay in their tile, as dead cells (see the stats), until the tile goes with
  * the last cell that a sequence has of it.  A range that holds no cell is
  * legal, and removes nothing.  Takes no memory but room for one more segment,
- * which is there ahead of need.  Where KV layers freed what their masks hide,
+ * which is there ahead of need, three times over.  Where KV layers freed what their masks hide,
  * the sequence can't end below the lowest position from which rows find all that
  * they see; the message names it (an empty sequence is always possible).
  * Errors: RKV_E_SEQUENCE (no such sequence; that lowest end), RKV_E_STATE,
  * RKV_E_ARGUMENT (from < 0, from > to, to > RKV_POS_END), RKV_E_HOST_MEMORY (a
- * cut in the middle alone, and only after the machine refused a few bytes twice;
- * nothing changed). */
+ * cut in the middle alone, and only after the machine refused a few bytes at each
+ * of three removals and shifts before it; nothing changed). */
 RKV_API rkv_status rkv_sequence_remove(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to);
 
 /* dst goes on with the cells that src has at positions [from, to), which keep
@@ -117,7 +117,11 @@ RKV_API rkv_status rkv_sequence_fetch(rkv_cache *cache, uint32_t sequence);
  *   rkv_sequence_remove(cache, s, n, n + d);
  *   rkv_sequence_shift(cache, s, n + d, RKV_POS_END, -d);
  *
- * Cells that are appended afterwards are stored as they come, at turn 0.
+ * Cells that are appended afterwards are stored as they come, at turn 0.  So
+ * with each round another stretch of cells has a delta of its own, until its
+ * cells are dropped: a context of c cells that does this whenever it is full
+ * needs max_turns of (c - n) / d, rounded up, less 1; the default, 8, is enough
+ * where d is a ninth of c - n or more.  Where max_turns is used up, shift refuses.
  * Dividing positions (self-extend) is not offered: it is no shift.
  *
  * can_shift answers whether the shift would succeed, changing nothing.  A range
@@ -126,7 +130,9 @@ RKV_API rkv_status rkv_sequence_fetch(rkv_cache *cache, uint32_t sequence);
  * a position would be negative, 2^62 or more, or not between those of the cells
  * around it), RKV_E_UNSUPPORTED (frequencies not given, K of another form,
  * RKV_TURNS_NONE), RKV_E_CAPACITY (more stretches of shifted cells than
- * max_turns; too many separate runs of positions), RKV_E_HOST_MEMORY. */
+ * max_turns; too many separate runs of positions), RKV_E_HOST_MEMORY (a range cut
+ * out of others alone, and only after such refusals as remove names; nothing
+ * changed). */
 RKV_API rkv_status rkv_sequence_shift(rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 RKV_API rkv_status rkv_sequence_can_shift(const rkv_cache *cache, uint32_t sequence, int64_t from, int64_t to,
                                           int64_t delta);

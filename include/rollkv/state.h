@@ -80,13 +80,15 @@ RKV_API rkv_status rkv_state_save(rkv_cache *cache, const rkv_state_params *para
  * geometry, type or tile size: the message says what differs), RKV_E_IO,
  * RKV_E_CAPACITY, RKV_E_DEVICE_LIMIT, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY, RKV_E_SEQUENCE,
  * RKV_E_STATE, RKV_E_ARGUMENT, RKV_E_UNSUPPORTED, RKV_E_DEVICE_CALL: the cache is
- * as before.  RKV_E_POISONED. */
+ * as before, but that host memory which was added for the tail stays added
+ * (rkv_cache_stats), for what comes next.  RKV_E_POISONED. */
 RKV_API rkv_status rkv_state_load(rkv_cache *cache, const rkv_state_params *params);
 
 /* The same to and from a file.  Saving writes a temporary file in the same
  * folder (readable by its owner alone), syncs it and renames it to `path`: the
  * file is the old one or the whole new one.  params' write, read and user must
- * be NULL.  Errors besides: RKV_E_IO, with the system's reason. */
+ * be NULL.  Errors besides: RKV_E_IO, with the system's reason (a long path is
+ * shortened in the message). */
 RKV_API rkv_status rkv_state_save_file(rkv_cache *cache, const rkv_state_params *params,
                                        const char *path);
 RKV_API rkv_status rkv_state_load_file(rkv_cache *cache, const rkv_state_params *params,

@@ -22,8 +22,6 @@ static rkv_status check_range(const rkv_pos_range *range)
 static rkv_status check_dense(const char *name, const rkv_tensor *t, uint32_t form, uint32_t dim)
 {
     const bool is_stored = form == RKV_CELLS_STORED;
-    if (!t->data)
-        return rkvi_fail(RKV_E_ARGUMENT, "%s: data is NULL", name);
     if (is_stored && t->type)
         return rkvi_fail(RKV_E_ARGUMENT,
                          "%s: type is %u; the stored form has the KV layer's type: leave it 0", name,
@@ -50,6 +48,8 @@ typedef struct side {
 static rkv_status take_side(const rkv_cells *c, const rkvi_geom *g, const side *s, rkvi_outer *out)
 {
     *out = (rkvi_outer){.form = c->form, .n_heads = g->n_heads};
+    if (!s->t->data)
+        return rkvi_fail(RKV_E_ARGUMENT, "%s: data is NULL, but n_cells is %llu", s->name, U(c->n_cells));
     if (c->form != RKV_CELLS_TENSOR) {
         out->t = (rkvi_tensor){.data = s->t->data, .type = s->t->type};
         return check_dense(s->name, s->t, c->form, s->dim);
@@ -117,6 +117,8 @@ rkv_status rkv_export_positions(rkv_cache *cache, uint32_t sequence, const rkv_p
     const uint64_t n = s == RKV_OK ? rkvi_export_count(cache, sequence, range) : 0;
     if (s == RKV_OK && !out_n_cells)
         s = rkvi_fail(RKV_E_ARGUMENT, "out_n_cells is NULL");
+    if (s == RKV_OK)
+        s = rkvi_api_need_room("room_cells", room_cells);
     if (s == RKV_OK && out_positions && n > room_cells)
         s = rkvi_fail(RKV_E_ARGUMENT, "the range has %llu cells, out_positions has room for %llu", U(n),
                       U(room_cells));

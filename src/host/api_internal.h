@@ -57,6 +57,7 @@ void rkvi_api_end_add(rkvi_api_end *end, const rkvi_batch *batch, const rkvi_bat
  * are legal between steps alone. */
 rkv_status rkvi_api_need_sequence(const rkv_cache *cache, const char *name, uint32_t sequence);
 rkv_status rkvi_api_need_range(int64_t from, int64_t to);
+rkv_status rkvi_api_need_room(const char *name, uint64_t room); /* of an array: 2^62 at most */
 rkv_status rkvi_api_enter_change(const rkv_cache *cache, uint32_t sequence, const char *call);
 rkv_status rkvi_api_need_layer(const rkv_cache *cache, uint32_t kv_layer);
 

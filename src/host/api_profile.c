@@ -91,9 +91,13 @@ static rkv_status check_advise(const rkvi_config *cfg, rkv_advise_params *p)
     if (p->context_cells == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "context_cells is 0; it must be given");
     if (!rkvi_mul(p->context_cells, all, &bytes) || p->device_bytes > RKVI_SIZE_MAX)
-        return rkvi_fail(RKV_E_ARGUMENT,
+        return rkvi_fail(RKV_E_OVERFLOW,
                          "context_cells %llu or device_bytes %llu is too large: 2^62 bytes at most",
                          (unsigned long long)p->context_cells, (unsigned long long)p->device_bytes);
+    if ((p->link_bytes_per_s > RKVI_SIZE_MAX && p->link_bytes_per_s != RKV_LINK_UNKNOWN) || p->step_ns > RKVI_SIZE_MAX)
+        return rkvi_fail(RKV_E_OVERFLOW,
+                         "link_bytes_per_s is %llu, step_ns %llu; at most 2^62 each, or RKV_LINK_UNKNOWN",
+                         (unsigned long long)p->link_bytes_per_s, (unsigned long long)p->step_ns);
     if (p->link_bytes_per_s == RKV_LINK_UNKNOWN)
         p->link_bytes_per_s = 0;
     else if (p->link_bytes_per_s == 0)

@@ -25,6 +25,13 @@ rkv_status rkvi_api_need_range(int64_t from, int64_t to)
                      (long long)from, (long long)to);
 }
 
+rkv_status rkvi_api_need_room(const char *name, uint64_t room)
+{
+    if (room <= RKVI_SIZE_MAX)
+        return RKV_OK;
+    return rkvi_fail(RKV_E_ARGUMENT, "%s is %llu, above 2^62: a negative number?", name, (unsigned long long)room);
+}
+
 rkv_status rkvi_api_need_layer(const rkv_cache *cache, uint32_t kv_layer)
 {
     const uint32_t n = rkvi_handle_config(cache)->n_layers;
@@ -68,6 +75,8 @@ rkv_status rkv_sequence_ranges(const rkv_cache *cache, uint32_t sequence, rkv_po
     rkv_status s = RKV_OK;
     if (!out_n || (room && !out_ranges))
         s = rkvi_fail(RKV_E_ARGUMENT, "%s is NULL", out_n ? "out_ranges" : "out_n");
+    else
+        s = rkvi_api_need_room("room", room);
     if (s == RKV_OK)
         s = rkvi_api_enter(cache);
     if (s != RKV_OK)

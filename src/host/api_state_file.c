@@ -54,12 +54,14 @@ static int32_t read_file(void *user, void *data, uint64_t size_bytes)
     return 0;
 }
 
+/* The reason comes first; of a long path, its end: the name of the file. */
 static rkv_status io_failed(const char *what, const char *path, int error)
 {
+    enum { MOST = 200 };
     char text[128];
-    if (error == ENDED)
-        return rkvi_fail(RKV_E_IO, "%s %s: the file became shorter meanwhile", what, path);
-    return rkvi_fail(RKV_E_IO, "%s %s: %s", what, path, strerror_r(error, text, sizeof text));
+    const size_t n = strlen(path);
+    const char *reason = error == ENDED ? "the file became shorter meanwhile" : strerror_r(error, text, sizeof text);
+    return rkvi_fail(RKV_E_IO, "%s: %s %s%s", reason, what, n > MOST ? "..." : "", n > MOST ? path + n - MOST : path);
 }
 
 static rkv_status file_params(const rkv_state_params *params, const char *path, rkv_state_params *out)
@@ -156,9 +158,9 @@ static rkv_status check_file(const file *f, const char *path, uint64_t *out_byte
     if (fstat(f->fd, &st) != 0)
         return io_failed("reading", path, errno);
     if (!S_ISREG(st.st_mode))
-        return rkvi_fail(RKV_E_IO, "reading %s: it is no regular file", path);
+        return rkvi_fail(RKV_E_IO, "no regular file: reading %s", path);
     if (st.st_size == 0)
-        return rkvi_fail(RKV_E_DATA, "%s is empty; a state is not", path);
+        return rkvi_fail(RKV_E_DATA, "an empty file, which no state is: %s", path);
     *out_bytes = (uint64_t)st.st_size;
     return RKV_OK;
 }

@@ -107,13 +107,25 @@ static rkv_status due(rkvi_cache *c, const growth *g, uint32_t tile, uint32_t la
     return s;
 }
 
-/* Does another sequence store its next cell into this tile?  For a parked one it is brought back. */
+/* Has the tile cells of the sequence's token tree?  accept will move some of them. */
+static bool has_tree_cells(const rkvi_seq *s, uint32_t tile)
+{
+    for (uint32_t t = s->n_tree ? rkvi_seq_tree_begin(s).tile_index : s->n_tiles; t < s->n_tiles; t++)
+        if (s->tiles[t] == tile)
+            return true;
+    return false;
+}
+
+/* Does another sequence store its next cell into this tile, or move cells of its token tree
+ * within it?  For a parked one it is brought back. */
 static bool is_active_of_another(const rkvi_cache *c, const rkvi_seq *seq, uint32_t tile)
 {
     if (c->tiles.tiles[tile].refs == 1)
         return false;
     for (uint32_t i = 0; i < c->cfg->n_sequences; i++) {
         const rkvi_seq *s = &c->seqs[i];
+        if (s != seq && has_tree_cells(s, tile))
+            return true;
         if (s != seq && !c->parked[i] && s->n_tiles && s->tiles[s->n_tiles - 1] == tile &&
             rkvi_seq_last_fill(s) < c->cfg->tile_cells)
             return true;

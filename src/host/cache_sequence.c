@@ -7,7 +7,7 @@
 rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to)
 {
     rkvi_seq *s = &c->seqs[sequence];
-    rkv_status st = to < rkvi_seq_pos_end(s) ? rkvi_seq_reserve(s, 0, 0) : RKV_OK;
+    rkv_status st = to < rkvi_seq_pos_end(s) ? rkvi_seq_take_ahead(s, 1) : RKV_OK;
     if (st != RKV_OK)
         return st;
     c->layout++;
@@ -19,7 +19,8 @@ rkv_status rkvi_cache_sequence_remove(rkvi_cache *c, uint32_t sequence, int64_t 
     s->n_tree = 0; /* api lets no part of a tree be cut */
     for (uint32_t i = 0; i < gone; i++)
         rkvi_cache_release_tile(c, s->tiles[s->n_tiles + i]);
-    rkvi_seq_reserve(s, 0, 0); /* ahead of the next one, if there is memory now */
+    if (s->n_segments)
+        rkvi_seq_reserve(s, 0, 0); /* ahead of the next one, if there is memory now */
     return RKV_OK;
 }
 

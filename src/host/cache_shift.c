@@ -35,7 +35,7 @@ rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t f
     uint32_t more;
     rkv_status s = check(c, sequence, from, to, delta, &more);
     if (s == RKV_OK)
-        s = rkvi_seq_reserve(&c->seqs[sequence], 0, more);
+        s = rkvi_seq_take_ahead(&c->seqs[sequence], more);
     if (s != RKV_OK)
         return s;
     c->n_segments -= c->seqs[sequence].n_segments;
@@ -43,5 +43,6 @@ rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t f
     rkvi_seq_shift(&c->seqs[sequence], from, to, delta);
     rkvi_cache_look_from_start(c, sequence);
     c->n_segments += c->seqs[sequence].n_segments;
+    rkvi_seq_reserve(&c->seqs[sequence], 0, 0); /* ahead of the next one, if there is memory now */
     return RKV_OK;
 }

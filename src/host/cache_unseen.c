@@ -221,21 +221,40 @@ static int64_t cut_end(const rkvi_seq *s, int64_t end_pos)
 }
 
 /* The least end over all KV layers, where src (NULL: none) gives its cells [from, to). */
-static rkv_status check_end(const rkvi_cache *c, uint32_t sequence, int64_t end, const rkvi_seq *src,
-                            const rkv_pos_range *range)
+static int64_t least_end(const rkvi_cache *c, uint32_t sequence, const rkvi_seq *src, int64_t from, int64_t to,
+                         uint32_t *out_layer)
 {
     int64_t least = 0;
-    uint32_t layer = 0;
-    for (uint32_t l = 0; l < c->cfg->n_layers && end > 0; l++) {
-        int64_t freed = may_miss(c, l) && src ? freed_end(c, src, l, range->from, range->to) : 0;
+    for (uint32_t l = 0; l < c->cfg->n_layers; l++) {
+        int64_t freed = may_miss(c, l) && src ? freed_end(c, src, l, from, to) : 0;
         if (may_miss(c, l) && !freed)
             freed = freed_end(c, &c->seqs[sequence], l, 0, INT64_MAX);
         const int64_t pos = freed ? least_pos(c->cfg, l, freed) : 0;
-        layer = pos > least ? l : layer;
+        *out_layer = pos > least ? l : *out_layer;
         least = pos > least ? pos : least;
     }
-    if (end >= least)
+    return least;
+}
+
+/* Where the sequence can be cut so that it ends at `least` or, where it has no
+ * cell before that, behind the next one. */
+static int64_t possible_end(const rkvi_seq *s, int64_t least)
+{
+    for (uint32_t i = 0; i < s->n_segments; i++)
+        if (rkvi_segment_end(&s->segments[i]) >= least)
+            return s->segments[i].pos < least ? least : s->segments[i].pos + 1;
+    return least;
+}
+
+static rkv_status check_end(const rkvi_cache *c, uint32_t sequence, int64_t end, const rkvi_seq *src,
+                            const rkv_pos_range *range)
+{
+    uint32_t layer = 0;
+    if (end <= 0 || end >= least_end(c, sequence, src, src ? range->from : 0, src ? range->to : 0, &layer))
         return RKV_OK;
+    /* With a later end, src would give more cells. */
+    int64_t least = least_end(c, sequence, src, src ? range->from : 0, INT64_MAX, &layer);
+    least = possible_end(src ? src : &c->seqs[sequence], least);
     return rkvi_fail(RKV_E_SEQUENCE,
                      "sequence %u can't end at position %lld: KV layer %u has freed what its mask hid; the lowest "
                      "end is %lld, or nothing at all (set keep_all to keep all)",

@@ -7,6 +7,8 @@
 
 #include "diag.h"
 
+#include <stdio.h>
+
 rkv_status rkvi_config_fits(const rkvi_config *cfg)
 {
     if (cfg->ring_bytes < cfg->largest_tile_layer_bytes)
@@ -123,50 +125,81 @@ static uint64_t largest_capacity(rkvi_config *cfg, const rkvi_wish *wish)
 static bool all_are_resident(const rkvi_config *cfg)
 {
     for (uint32_t i = 0; i < cfg->n_layers; i++)
-        if (cfg->layers[i].resident_cells < cfg->capacity_cells)
+        if (!rkvi_config_is_whole(cfg, &cfg->layers[i]))
             return false;
     return true;
 }
 
-static uint64_t largest_resident(rkvi_config *cfg, const rkvi_wish *wish)
+/* False: not even no window fits. */
+static bool largest_resident(rkvi_config *cfg, const rkvi_wish *wish, uint64_t *out_cells)
 {
     rkvi_trial trial = {
         .has_window = true, .window_tiles = UINT64_MAX, .for_all = all_are_resident(cfg)};
+    *out_cells = cfg->capacity_cells;
     if (trial_fits_device(cfg, wish, &trial))
-        return cfg->capacity_cells;
-    return search_tiles(cfg, wish, &trial, &trial.window_tiles) * cfg->tile_cells;
+        return true;
+    *out_cells = search_tiles(cfg, wish, &trial, &trial.window_tiles) * cfg->tile_cells;
+    trial.window_tiles = 0;
+    if (*out_cells || trial_fits_device(cfg, wish, &trial))
+        return true;
+    return !wish->ring_bytes && shrink_ring(cfg, wish, &trial) == RKV_OK && cfg->device_bytes <= cfg->device_limit_bytes;
 }
 
 /* No window, and the smallest ring, or the one that was asked for: a tiny ring
- * needs more room for tables, since a site's tail then takes more launches. */
+ * needs more room for tables, since a site's tail then takes more launches.  Of
+ * a small capacity all may take less than the tiles that any tail needs. */
 static rkv_status smallest_device(rkvi_config *cfg, const rkvi_wish *wish, uint64_t *out_bytes)
 {
-    rkvi_trial trial = {.has_window = true, .for_all = true};
-    rkv_status s = rkvi_config_sizes(cfg, wish, &trial);
-    *out_bytes = cfg->device_bytes;
-    if (s != RKV_OK)
-        return s;
-    trial.smallest_ring = true;
-    s = rkvi_config_sizes(cfg, wish, &trial);
-    if (cfg->device_bytes < *out_bytes)
-        *out_bytes = cfg->device_bytes;
-    return s;
+    const rkvi_trial trials[] = {{.has_window = true, .for_all = true},
+                                 {.has_window = true, .for_all = true, .smallest_ring = true},
+                                 {.has_window = true, .for_all = true, .window_tiles = UINT64_MAX}};
+    *out_bytes = UINT64_MAX;
+    for (uint32_t i = 0; i < sizeof trials / sizeof *trials; i++) {
+        const rkv_status s = rkvi_config_sizes(cfg, wish, &trials[i]);
+        const bool is_all = trials[i].window_tiles > 0;
+        if (s != RKV_OK && !is_all) /* all may be too much for a number */
+            return s;
+        if (s == RKV_OK && cfg->device_bytes < *out_bytes)
+            *out_bytes = cfg->device_bytes;
+    }
+    return RKV_OK;
 }
 
 rkv_status rkvi_config_would_fit(rkvi_config *cfg, const rkvi_wish *wish, rkvi_would_fit *out)
 {
     out->capacity_cells = largest_capacity(cfg, wish);
-    out->resident_cells = largest_resident(cfg, wish);
-    const rkv_status s = smallest_device(cfg, wish, &out->device_bytes);
-    return s == RKV_OK ? rkvi_config_resolve(cfg, wish) : s;
+    out->has_resident = largest_resident(cfg, wish, &out->resident_cells);
+    rkv_status s = smallest_device(cfg, wish, &out->device_bytes);
+    if (s == RKV_OK)
+        s = rkvi_config_resolve(cfg, wish);
+    if (s == RKV_OK && cfg->device_bytes < out->device_bytes)
+        out->device_bytes = cfg->device_bytes;
+    return s;
 }
 
 /* ----------------------------------------------------------------- sentences */
 
 #define U(x) ((unsigned long long)(x))
 
+/* The choices that fit, alone. */
+static void name_choices(const rkvi_would_fit *would, char *out, size_t bytes)
+{
+    char window[48] = "", capacity[48] = "";
+    if (would->has_resident && would->resident_cells)
+        snprintf(window, sizeof window, "%llu resident cells a layer", U(would->resident_cells));
+    else if (would->has_resident)
+        snprintf(window, sizeof window, "RKV_RESIDENT_NONE");
+    if (would->capacity_cells)
+        snprintf(capacity, sizeof capacity, "capacity %llu", U(would->capacity_cells));
+    if (window[0] || capacity[0])
+        snprintf(out, bytes, "%s%s%s", window, window[0] && capacity[0] ? ", or " : "", capacity);
+    else
+        snprintf(out, bytes, "smaller windows in all layers");
+}
+
 static rkv_status advise_device(const rkvi_config *cfg, const rkvi_would_fit *would)
 {
+    char choices[112];
     const uint64_t workspace = cfg->partial_bytes + cfg->turned_bytes + cfg->device_table_bytes;
     const char *what = cfg->asked_device_limit_bytes ? "free device memory" : "device limit";
     if (would->capacity_cells == 0 && would->device_bytes > cfg->device_limit_bytes)
@@ -175,13 +208,14 @@ static rkv_status advise_device(const rkvi_config *cfg, const rkvi_would_fit *wo
                          "window %llu, ring %llu, workspace %llu)",
                          what, U(cfg->device_limit_bytes), U(would->device_bytes), U(cfg->device_bytes),
                          U(cfg->window_bytes), U(cfg->ring_bytes), U(workspace));
+    name_choices(would, choices, sizeof choices);
     return rkvi_fail(
         RKV_E_DEVICE_LIMIT,
         "%s %llu does not hold %llu bytes (window %llu, ring %llu, active %llu for %u sequences, "
-        "transit %llu, workspace %llu); fits: %llu resident cells a layer, or capacity %llu; least %llu bytes",
+        "transit %llu, workspace %llu); fits: %s; least %llu bytes",
         what, U(cfg->device_limit_bytes), U(cfg->device_bytes), U(cfg->window_bytes), U(cfg->ring_bytes),
-        U(cfg->active_bytes), cfg->active_sequences, U(cfg->transit_bytes), U(workspace), U(would->resident_cells),
-        U(would->capacity_cells), U(would->device_bytes));
+        U(cfg->active_bytes), cfg->active_sequences, U(cfg->transit_bytes), U(workspace), choices,
+        U(would->device_bytes));
 }
 
 rkv_status rkvi_config_advise(const rkvi_config *cfg, rkv_status fit, const rkvi_would_fit *would)

@@ -25,6 +25,12 @@ typedef struct rkvi_trial {
     uint64_t most_ring_bytes; /* of a ring that is ours to choose; 0: no such bound */
 } rkvi_trial;
 
+/* Was all of it asked to be resident?  (RESIDENT_NONE is a large number, too.) */
+static inline bool rkvi_config_is_whole(const rkvi_config *cfg, const rkvi_layer_config *layer)
+{
+    return layer->resident_cells >= cfg->capacity_cells && layer->resident_cells != RKV_RESIDENT_NONE;
+}
+
 /* What was asked, where the effective value takes its place in cfg. */
 typedef struct rkvi_wish {
     uint64_t ring_bytes, copy_bytes;
@@ -50,6 +56,7 @@ rkv_status rkvi_config_resolve(rkvi_config *cfg, const rkvi_wish *wish);
 /* What would fit; cfg's sizes are as before on return. */
 typedef struct rkvi_would_fit {
     uint64_t capacity_cells, resident_cells, device_bytes;
+    bool has_resident; /* resident_cells fit, 0 of them too */
 } rkvi_would_fit;
 rkv_status rkvi_config_would_fit(rkvi_config *cfg, const rkvi_wish *wish, rkvi_would_fit *out);
 /* Records the sentence of a cfg that does not fit, and returns `fit`. */

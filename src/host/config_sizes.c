@@ -73,7 +73,7 @@ static uint64_t window_tiles(const rkvi_config *cfg, const rkvi_layer_config *la
                              const rkvi_trial *trial)
 {
     const uint64_t all = layer->most_tiles;
-    if (trial->has_window && (trial->for_all || layer->resident_cells < cfg->capacity_cells))
+    if (trial->has_window && (trial->for_all || !rkvi_config_is_whole(cfg, layer)))
         return smaller(trial->window_tiles, all);
     switch (layer->resident_cells) {
     case RKV_RESIDENT_AUTO:

@@ -95,20 +95,24 @@ rkv_status rkvi_advise(const rkvi_config *cfg, const rkvi_profile *p, const rkv_
         const uint64_t tile_bytes = c[i].cell_bytes * cfg->tile_cells;
         const uint64_t wanted = to_tiles(cfg, c[i].held_cells) / cfg->tile_cells;
         const uint64_t tiles = wanted < left / tile_bytes ? wanted : left / tile_bytes;
+        const uint64_t cells = tiles * cfg->tile_cells;
         rkv_advice *o = &out[c[i].layer];
         left -= tiles * tile_bytes;
         o->rank = i;
-        o->resident_cells = tiles * cfg->tile_cells;
-        o->streamed_bytes = streamed(cfg, &c[i], want->context_cells, o->resident_cells);
-        o->tail_mass = o->streamed_bytes ? beyond(p, c[i].layer, o->resident_cells) : 0;
+        o->resident_cells = cells ? cells : RKV_RESIDENT_NONE; /* 0 would be AUTO */
+        o->streamed_bytes = streamed(cfg, &c[i], want->context_cells, cells);
+        o->tail_mass = o->streamed_bytes ? beyond(p, c[i].layer, cells) : 0;
         sum->window_bytes += tiles * tile_bytes;
         sum->streamed_bytes += o->streamed_bytes;
     }
     const double seconds =
         want->link_bytes_per_s ? (double)sum->streamed_bytes / (double)want->link_bytes_per_s : 0;
+    free(c);
+    if (seconds * 1e9 > (double)RKVI_SIZE_MAX)
+        return rkvi_fail(RKV_E_OVERFLOW, "%llu bytes a step at %llu bytes/s take more than 2^62 ns",
+                         (unsigned long long)sum->streamed_bytes, (unsigned long long)want->link_bytes_per_s);
     sum->link_ns = (uint64_t)(seconds * 1e9);
     sum->is_hidden =
         sum->streamed_bytes == 0 || (want->link_bytes_per_s && sum->link_ns <= want->step_ns);
-    free(c);
     return RKV_OK;
 }

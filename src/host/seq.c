@@ -52,9 +52,14 @@ rkv_status rkvi_seq_reserve(rkvi_seq *s, uint32_t more_tiles, uint32_t more_segm
 {
     rkv_status st = grow((void **)&s->tiles, &s->tiles_room, s->n_tiles + more_tiles, sizeof *s->tiles);
     if (st == RKV_OK)
-        st = grow((void **)&s->segments, &s->segments_room, s->n_segments + more_segments + 1,
+        st = grow((void **)&s->segments, &s->segments_room, s->n_segments + more_segments + RKVI_SEGMENTS_AHEAD,
                   sizeof *s->segments);
     return st;
+}
+
+rkv_status rkvi_seq_take_ahead(rkvi_seq *s, uint32_t more_segments)
+{
+    return s->n_segments + more_segments <= s->segments_room ? RKV_OK : rkvi_seq_reserve(s, 0, more_segments);
 }
 
 void rkvi_seq_append(rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,

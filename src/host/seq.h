@@ -13,12 +13,15 @@
  * tiles[] holds one reference for each of its items.  A tile comes more than
  * once only where cells of it come again after others; within an item the
  * segments' cells rise, so that the last segment ends where appending goes on.
- * A segment more than there are has room ahead of need, since a removal may
- * make one more. */
+ * RKVI_SEGMENTS_AHEAD more segments than there are have room ahead of need: a
+ * removal may make one more, a shift as well, and neither may fail for want of
+ * memory. */
 #ifndef RKVI_SEQ_H
 #define RKVI_SEQ_H
 
 #include "ops.h"
+
+#define RKVI_SEGMENTS_AHEAD 3u
 
 typedef struct rkvi_segment {
     int64_t pos;
@@ -94,8 +97,11 @@ void rkvi_seq_need(const rkvi_seq *s, const rkvi_row *rows, uint32_t n_rows, uin
  * segment (-1: none); both move on. */
 void rkvi_rows_need(uint32_t *fill, int64_t *pos, const rkvi_row *rows, uint32_t n_rows, uint32_t tile_cells,
                     uint32_t *out_tiles, uint32_t *out_segments);
-/* Room for so many more, and one segment; the list itself is unchanged. */
+/* Room for so many more, and RKVI_SEGMENTS_AHEAD segments; the list itself is unchanged. */
 rkv_status rkvi_seq_reserve(rkvi_seq *s, uint32_t more_tiles, uint32_t more_segments);
+/* Room for so many more segments, out of what is ahead if it is there; who takes
+ * it reserves again afterwards. */
+rkv_status rkvi_seq_take_ahead(rkvi_seq *s, uint32_t more_segments);
 /* `to`, empty, gets the same segments and tiles. */
 rkv_status rkvi_seq_copy(rkvi_seq *to, const rkvi_seq *from);
 /* Appends the rows' cells; new tiles are taken from new_tiles[] in order.  Room

@@ -137,7 +137,7 @@ void rkvi_seq_shift(rkvi_seq *s, int64_t from, int64_t to, int64_t delta)
     range r = find_range(s, from, to);
     if (r.a >= r.z || from >= to || delta == 0)
         return;
-    assert(s->n_segments + r.cuts_first + r.cuts_last < s->segments_room);
+    assert(s->n_segments + r.cuts_first + r.cuts_last <= s->segments_room);
     if (r.cuts_last) {
         rkvi_segment *g = &s->segments[r.z - 1];
         memmove(g + 1, g, (s->n_segments++ - (r.z - 1)) * sizeof *g);
