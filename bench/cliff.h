@@ -97,6 +97,15 @@ typedef struct cliff_curve {
 /* Progress goes to `progress`, where there is one. */
 rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *out);
 
+/* What a step with the CPU's share should take, by rates of the same run. */
+typedef struct cliff_cpu_model {
+    double bytes, share; /* of the tail; the CPU's part of them */
+    double step_ns;        /* with the link as it is alone */
+    double step_beside_ns; /* with the link as it is beside the threads, while they work */
+} cliff_cpu_model;
+
+cliff_cpu_model cliff_cpu_model_of(const cliff_curve *curve, const cliff_row *row);
+
 void cliff_print(const cliff_curve *curve, FILE *file);
 /* cuda: where each step's time went. */
 void cliff_print_steps(const cliff_curve *curve, FILE *file);

@@ -256,8 +256,9 @@ static void json_mode(json *j, const char *name, const cliff_result *r)
     json_close(j, '}');
 }
 
-static void json_cpu(json *j, const cliff_row *r)
+static void json_cpu(json *j, const cliff_curve *c, const cliff_row *r)
 {
+    const cliff_cpu_model m = cliff_cpu_model_of(c, r);
     json_mode(j, "ring_with_cpu_share", &r->cpu);
     json_open(j, "cpu_share", '{');
     json_count(j, "share_16ths", r->cpu_share);
@@ -266,10 +267,12 @@ static void json_cpu(json *j, const cliff_row *r)
     json_number(j, "cpu_ns", r->cpu.cpu_ns);
     json_count(j, "cpu_bytes_per_s", r->cpu_rates.cpu_bytes_per_s);
     json_count(j, "link_beside_bytes_per_s", r->cpu_rates.beside_bytes_per_s);
+    json_number(j, "model_ns", m.step_ns);
+    json_number(j, "model_beside_ns", m.step_beside_ns);
     json_close(j, '}');
 }
 
-static void json_row(json *j, const cliff_row *r)
+static void json_row(json *j, const cliff_curve *c, const cliff_row *r)
 {
     json_open(j, NULL, '{');
     json_number(j, "point", r->point);
@@ -286,7 +289,7 @@ static void json_row(json *j, const cliff_row *r)
     json_mode(j, "op_level", &r->modes[CLIFF_OP_LEVEL]);
     json_mode(j, "ring", &r->modes[CLIFF_RING]);
     if (r->cpu.step_ns > 0)
-        json_cpu(j, r);
+        json_cpu(j, c, r);
     if (r->graphs[CLIFF_WHOLE].step_ns > 0) {
         json_mode(j, "ring_for_graphs", &r->graphs[CLIFF_EAGER]);
         json_mode(j, "ring_in_pieces", &r->graphs[CLIFF_PIECES]);
@@ -315,7 +318,7 @@ void cliff_write_json(const cliff_curve *c, FILE *file)
     json_number(&j, "link_bytes_per_s", c->link_bytes_per_s);
     json_open(&j, "rows", '[');
     for (uint32_t i = 0; i < c->n_rows; i++)
-        json_row(&j, &c->rows[i]);
+        json_row(&j, c, &c->rows[i]);
     json_close(&j, ']');
     json_close(&j, '}');
 }

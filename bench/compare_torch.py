@@ -26,10 +26,14 @@ import tempfile
 import time
 import warnings
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
-from torch.nn.functional import scaled_dot_product_attention as sdpa
+try:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+except ImportError as missing:
+    if not {"-h", "--help"} & set(sys.argv):
+        sys.exit(f"compare_torch.py: needs PyTorch 2.5 or newer with CUDA, pip install torch ({missing})")
 
 K = 1024
 ROTATED_BYTES = 4 * 64 * K * K

@@ -20,7 +20,11 @@ import sys
 import tempfile
 import time
 
-import torch
+try:
+    import torch
+except ImportError as missing:
+    if not {"-h", "--help"} & set(sys.argv):
+        sys.exit(f"compare_transformers.py: needs PyTorch with CUDA, pip install torch transformers ({missing})")
 
 GIB = 1 << 30
 LAYERS, KV_HEADS, DIM = 48, 8, 128

@@ -27,6 +27,11 @@ static const command commands[] = {
     {"cliff", "step time against tail bytes, beside copies op by op and the bound", cliff_main},
 };
 
+static bool is_for_gpu(const char *name)
+{
+    return strcmp(name, "overheads") == 0 || strcmp(name, "prefill") == 0;
+}
+
 static void usage(FILE *f)
 {
     fputs("usage: rollkv-bench COMMAND [OPTIONS]\n\n", f);
@@ -44,6 +49,11 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].main(argc - 1, argv + 1);
+    if (is_for_gpu(argv[1])) {
+        fprintf(stderr, "rollkv-bench: '%s' measures on a GPU, and this build is without: configure with -Dcuda=enabled\n",
+                argv[1]);
+        return 2;
+    }
     fprintf(stderr, "rollkv-bench: no command '%s'\n\n", argv[1]);
     usage(stderr);
     return 2;

@@ -10,6 +10,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -85,6 +86,28 @@ static void test_part(void **state)
     assert_int_equal(info.cpu_share, 4);
     assert_int_equal(info.cpu_wait_ns, EVER_NS);
     fx_close(&w);
+}
+
+/* The threads' kernels are those that the environment names, as the host executor's are. */
+static void test_kernels(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"ref", "avx2"};
+    const fx_model m = share_model(FX_HOST, 2, 8);
+    for (uint32_t i = 0; i < 2; i++) {
+        fx w;
+        rkv_cache_info info = {.struct_size = sizeof info};
+        rkvi_ops ops;
+        rkvi_ops_best(&ops, sets[i]);
+        assert_int_equal(setenv("ROLLKV_KERNELS", sets[i], 1), 0);
+        fx_open(&w, &m);
+        share_text(&w, 34);
+        share_decode(&w, 1, 1, 5000);
+        fx_ok(rkv_cache_info_get(w.cache, &info), "info");
+        fx_close(&w);
+        assert_int_equal(unsetenv("ROLLKV_KERNELS"), 0);
+        assert_string_equal(info.cpu_kernels, ops.name);
+    }
 }
 
 /* What threads can't take is computed by the launch that others of the tail have,
@@ -256,7 +279,7 @@ int main(void)
         cmocka_unit_test(test_model), cmocka_unit_test(test_team), cmocka_unit_test(test_desk),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_host),  cmocka_unit_test(test_orders),  cmocka_unit_test(test_edges),
         cmocka_unit_test(test_left_to_device),
-        cmocka_unit_test(test_part),  cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_part), cmocka_unit_test(test_kernels),  cmocka_unit_test(test_abort),
     };
     seed = fx_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -179,6 +179,64 @@ static void prefill_cuts(ops_case *c)
     out_free(&whole);
 }
 
+/* As many items over and over as that many works (an item's query head) take, each copy with slots of its own. */
+static ops_work crowd_of(const ops_case *c, const ops_work *one, uint64_t works)
+{
+    const uint64_t n = rkvi_div_up(works, one->n_items * c->q_heads);
+    ops_work w = {.n_items = n * one->n_items, .n_slots = n * one->n_slots};
+    w.items = case_alloc(w.n_items, sizeof *w.items);
+    for (uint64_t i = 0; i < w.n_items; i++) {
+        w.items[i] = one->items[i % one->n_items];
+        w.items[i].slot += i / one->n_items * one->n_slots;
+    }
+    return w;
+}
+
+/* The fewer items there are for the multiprocessors, the fewer rows a block may take. */
+static void crowd(const ops_case *c, uint64_t n_workers)
+{
+    for (uint32_t k = 0; k < 2; k++) {
+        const ops_cut cut = {.prefill = true, .leaves_per_step = 2 * k};
+        ops_work one = work_make(c, &cut);
+        const size_t bytes = one.n_slots * c->q_heads * (c->geom.dv + 2) * sizeof(float);
+        float *want = gpu_partials(c, &cut, &one, RKV_TYPE_F32);
+        const uint64_t works[] = {n_workers * 6 / 10 + 1, n_workers + n_workers / 20 + 1};
+        for (uint32_t i = 0; i < 2; i++) {
+            ops_work many = crowd_of(c, &one, works[i]);
+            float *got = gpu_partials(c, &cut, &many, RKV_TYPE_F32);
+            for (uint64_t at = 0; at < many.n_slots / one.n_slots; at++)
+                assert_memory_equal((uint8_t *)got + at * bytes, want, bytes);
+            free(got);
+            work_free(&many);
+        }
+        free(want);
+        work_free(&one);
+    }
+}
+
+static void test_crowds(void **s)
+{
+    (void)s;
+    rkvi_device_info info;
+    ok(rkvi_dev(info, heap.gpu, &info));
+    for (uint32_t i = 0; i < N_GPU_VARIANTS; i++)
+        for (uint32_t k = 0; k < 3; k++) {
+            if (!variant_wanted(&gpu_variants[i]) || gpu_leaves_out())
+                continue;
+            current = gpu_variants[i].name;
+            ops_case c = make(&gpu_variants[i], i + 7 * k);
+            c.geom.n_heads = 1;
+            c.rows[0] = 128 - 31 * k;
+            c.rows[2] = 64 + k;
+            case_make(&c);
+            store(&c);
+            crowd(&c, info.n_workers);
+            if (k == 1)
+                put_out(&c);
+            case_free(&c);
+        }
+}
+
 /* A row alone in its entry, alone in the launch. */
 static void rows_alone(ops_case *c)
 {
@@ -391,6 +449,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs),          cmocka_unit_test(test_decode_cuts), cmocka_unit_test(test_long_runs),
         cmocka_unit_test(test_put_out),       cmocka_unit_test(test_prefill_cuts),  cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_crowds),
         cmocka_unit_test(test_heads_alone),   cmocka_unit_test(test_unseen_cells),
         cmocka_unit_test(test_unseen_values), cmocka_unit_test(test_overflowing_row),
         cmocka_unit_test(test_growing_leaf),  cmocka_unit_test(test_tensor_types),

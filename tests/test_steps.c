@@ -135,6 +135,39 @@ static void test_steady_decode(void **state)
     }
 }
 
+/* Tiles of sequences that grow together leave by turns: copies still take many of each. */
+static void test_grown_together(void **state)
+{
+    (void)state;
+    enum { SEQS = 8, TILES = 25, T = 16 };
+    fx w;
+    fx_model m = fx_model_make(T, 0, SEQS * (TILES + 4) * T);
+    for (uint32_t l = 0; l < 3; l++) /* whose extents come by turns, too */
+        fx_add_layer(&m, 1, 64, 64, RKV_RESIDENT_NONE);
+    m.params.n_sequences = SEQS;
+    m.params.ring_bytes = (uint64_t)1 << 20;
+    m.params.copy_bytes = (uint64_t)1 << 18;
+    m.seed = seed;
+    fx_open(&w, &m);
+    for (uint32_t i = 0; i < TILES; i++) {
+        fx_entry e[SEQS];
+        for (uint32_t s = 0; s < SEQS; s++)
+            e[s] = (fx_entry){.seq = s, .rows = T, .tag = 1000 + i * T + s * 1000000, .regime = RKV_REGIME_PREFILL};
+        fx_step(&w, e, SEQS);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        decode(&w, SEQS, 5000 + i);
+    const rkv_cache_stats s0 = fx_stats(&w);
+    for (uint32_t i = 0; i < 8; i++)
+        decode(&w, SEQS, 6000 + i);
+    const rkv_cache_stats s1 = fx_stats(&w);
+    const uint64_t tile_layers = (s1.streamed_bytes - s0.streamed_bytes) / largest_tile_layer(&m);
+    assert_true(tile_layers >= 3 * 8 * SEQS * (TILES - 2));
+    assert_true((s1.copies_in - s0.copies_in) * 12 <= tile_layers);
+    fx_compare_fresh(&w, SEQS - 1, 4);
+    fx_close(&w);
+}
+
 /* ----------------------------------------------------------------------- lag */
 
 /* Rolling back up to draft_rows cells right after a step costs nothing. */
@@ -551,7 +584,8 @@ int main(void)
 #endif
     seed = fx_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steady_decode),         cmocka_unit_test(test_lag_covers_drafts),
+        cmocka_unit_test(test_steady_decode),         cmocka_unit_test(test_grown_together),
+        cmocka_unit_test(test_lag_covers_drafts),
         cmocka_unit_test(test_lag_is_a_count),        cmocka_unit_test(test_promotion_after_clear),
         cmocka_unit_test(test_rollback_into_promoted), cmocka_unit_test(test_streams_and_hints),
         cmocka_unit_test(test_secret_is_gone),        cmocka_unit_test(test_bring_back_aborted),

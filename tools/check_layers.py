@@ -22,7 +22,8 @@ EXECUTORS = ["device_host", "device_sim", "device_check", "device_cuda"]
 TABLE = {
     "api": ["trace", "step", "cache", "estimate", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *EXECUTORS,
             "settings", *VALUES, *OPS],
-    "step": ["timeline", "cpu", "cache", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
+    "step": ["timeline", "cpu", "cache", "state", "cells", "profile", "plan", "ring", "seq", "tile", *STORES, "device", "settings", *VALUES,
+             *OPS],
     "estimate": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     "cache": ["plan", "ring", "seq", "tile", *STORES, "device", *VALUES, *OPS],
     # Pure: no device, and so no memory that belongs to one.

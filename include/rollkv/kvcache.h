@@ -140,6 +140,7 @@ typedef struct rkv_cache_info {
     uint32_t reserved3;
     uint32_t link_is_measured;       /* 1: link_bytes_per_s was, at creation; 0: given, the executor's, or unknown */
     uint32_t reserved4;
+    char cpu_kernels[16];            /* of the CPU's share, likewise (ROLLKV_KERNELS); "": no threads yet */
 } rkv_cache_info;
 RKV_API rkv_status rkv_cache_info_get(const rkv_cache *cache, rkv_cache_info *out_info);
 

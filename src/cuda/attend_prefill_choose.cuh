@@ -13,25 +13,27 @@
 #define RKVK_PREFILL_DEVICES 64
 
 /* sm_90a has a kernel of its own up to head dims of 256, when the build has
- * machine code for it (RKVK_SM90A, from Meson).  `wide`: by device, whether its
- * variant takes that one. */
+ * machine code for it (RKVK_SM90A, from Meson).  `wide`: by device, its number of
+ * multiprocessors where its variant takes that one, else 0. */
 template <rkv_type TK, rkv_type TV, int DK, int DV>
-static int rkvk_prefill_prepare(bool *wide)
+static int rkvk_prefill_prepare(uint32_t *wide)
 {
     typedef rkvk_prefill_shape<TK, TV, DK, DV> shape;
 #ifdef RKVK_SM90A
     if constexpr (shape::WIDE) {
-        int device, major, minor;
+        int device, major, minor, n;
         cudaError_t e = cudaGetDevice(&device);
         if (e == cudaSuccess)
             e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
         if (e == cudaSuccess)
             e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+        if (e == cudaSuccess)
+            e = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
         if (e != cudaSuccess)
             return (int)e;
         if (device >= RKVK_PREFILL_DEVICES)
             return (int)cudaErrorInvalidDevice;
-        wide[device] = major == 9 && minor == 0;
+        wide[device] = major == 9 && minor == 0 ? (uint32_t)n : 0;
         if (wide[device])
             return rkvk_prefill_wg_prepare<rkvk_wg_shape<TK, TV, DK, DV>>();
     }
@@ -41,7 +43,7 @@ static int rkvk_prefill_prepare(bool *wide)
 }
 
 template <rkv_type TK, rkv_type TV, int DK, int DV>
-static int rkvk_prefill_launch(const bool *wide, const rkvi_attend_args *a, uint64_t grid, void *stream)
+static int rkvk_prefill_launch(const uint32_t *wide, const rkvi_attend_args *a, uint64_t grid, void *stream)
 {
     typedef rkvk_prefill_shape<TK, TV, DK, DV> shape;
     const uint64_t n = grid / a->geom.n_heads * a->q_heads;
@@ -54,7 +56,7 @@ static int rkvk_prefill_launch(const bool *wide, const rkvi_attend_args *a, uint
         if (e != cudaSuccess)
             return (int)e;
         if (device < RKVK_PREFILL_DEVICES && wide[device])
-            return rkvk_prefill_wg_launch<rkvk_wg_shape<TK, TV, DK, DV>>(a, n, stream);
+            return rkvk_prefill_wg_launch<rkvk_wg_shape<TK, TV, DK, DV>>(a, n, wide[device], stream);
     }
 #endif
     (void)wide;
@@ -63,7 +65,7 @@ static int rkvk_prefill_launch(const bool *wide, const rkvi_attend_args *a, uint
 }
 
 #define RKVK_PREFILL_VARIANT(name, type_k, type_v, dk, dv)                                                     \
-    static bool wide_##name[RKVK_PREFILL_DEVICES];                                                             \
+    static uint32_t wide_##name[RKVK_PREFILL_DEVICES];                                                         \
     extern "C" int rkvk_prefill_##name(const rkvi_attend_args *a, uint64_t grid, void *stream)                 \
     {                                                                                                          \
         return rkvk_prefill_launch<type_k, type_v, dk, dv>(wide_##name, a, grid, stream);                      \

@@ -83,6 +83,7 @@ struct rkvk_wg_work {
     rkvk_walk walk;
     uint32_t q_head;
     uint32_t row0, n_rows; /* within the item */
+    bool alone;            /* one warpgroup computes: 64 rows at most */
 };
 
 /* --------------------------------------------------------------------- walk */

@@ -341,7 +341,8 @@ static __device__ __forceinline__ uint32_t rkvk_fold_wait_v(rkvk_wg_smem<S> &sm,
 }
 
 /* The groups multiply by turns, so that one's weights are made while the other
- * multiplies.  Group 0 begins (rkvk_fold_your_turn of group 1 at the start). */
+ * multiplies.  Group 0 begins (rkvk_fold_your_turn of group 1 at the start).  One
+ * that is alone takes no turns. */
 static __device__ __forceinline__ void rkvk_fold_my_turn(void)
 {
     if (rkvk_fold_group() == 0)
@@ -361,7 +362,7 @@ static __device__ __forceinline__ void rkvk_fold_your_turn(void)
 /* The blocks of a work.  S of a block is computed beside O of the one before. */
 template <typename S>
 static __device__ __forceinline__ void rkvk_fold_blocks(rkvk_wg_smem<S> &sm, const rkvi_attend_args &a,
-                                                        rkvk_fold<S> &st, rkvk_turn &n)
+                                                        rkvk_fold<S> &st, rkvk_turn &n, const bool alone)
 {
     float s[S::BC / 2], factor[2];
     uint32_t p[S::BC / 4], k, v;
@@ -386,13 +387,15 @@ static __device__ __forceinline__ void rkvk_fold_blocks(rkvk_wg_smem<S> &sm, con
         rkvk_wgmma_hold(s);
         rkvk_wgmma_hold(p);
         rkvk_wgmma_hold(st.o);
-        rkvk_fold_my_turn();
+        if (!alone)
+            rkvk_fold_my_turn();
         rkvk_wgmma_fence();
         rkvk_fold_scores(sm, st, s, k);
         v = rkvk_fold_wait_v(sm, n);
         rkvk_wgmma_fence();
         rkvk_fold_output(sm, st, p, v);
-        rkvk_fold_your_turn();
+        if (!alone)
+            rkvk_fold_your_turn();
         rkvk_wgmma_wait<1>();
         rkvk_wgmma_hold(s);
         rkvk_fold_release(&sm.k_empty[k]);
@@ -453,7 +456,7 @@ static __device__ __forceinline__ void rkvk_fold_rows(rkvk_wg_smem<S> &sm, const
     rkvk_fold_take_q(sm, st);
     rkvk_fold_load_reach(sm, a, w, st);
     rkvk_fold_begin(a, w, st);
-    rkvk_fold_blocks(sm, a, st, n);
+    rkvk_fold_blocks(sm, a, st, n, w.alone);
     if (w.item->flags & RKVI_ITEM_LAST) {
         rkvk_fold_out<S>(a, w, st);
         return;

@@ -167,12 +167,10 @@ rkv_status rkvi_api_supported(rkvi_device *dev, const rkvi_config *cfg)
 }
 
 /* Both directions of the link are alike. */
-static rkv_status host_create(const rkv_host_params *host, rkvi_device **out)
+static rkv_status host_create(const rkv_host_params *host, uint32_t set, rkvi_device **out)
 {
-    uint32_t n_threads, set;
-    rkv_status s = rkvi_setting_number(RKVI_SETTING_THREADS, THREADS_MAX, &n_threads);
-    if (s == RKV_OK)
-        s = rkvi_setting_word(RKVI_SETTING_KERNELS, kernel_names, KERNELS_BEST, &set);
+    uint32_t n_threads;
+    const rkv_status s = rkvi_setting_number(RKVI_SETTING_THREADS, THREADS_MAX, &n_threads);
     if (s != RKV_OK)
         return s;
     pthread_once(&kernels_once, fill_kernels);
@@ -202,12 +200,15 @@ static rkv_status name_threads(void)
 
 rkv_status rkvi_api_device_create(const rkv_cache_params *p, rkvi_device **out)
 {
+    uint32_t set; /* a GPU's cache has a use for it with cpu_threads */
     rkv_status s = rkvi_api_device_exists(p->device);
     if (s == RKV_OK)
         s = name_threads();
+    if (s == RKV_OK)
+        s = rkvi_setting_word(RKVI_SETTING_KERNELS, kernel_names, KERNELS_BEST, &set);
     if (s != RKV_OK)
         return s;
-    return p->device == RKV_DEVICE_HOST ? host_create(&p->host, out) : gpu_create(p->device, out);
+    return p->device == RKV_DEVICE_HOST ? host_create(&p->host, set, out) : gpu_create(p->device, out);
 }
 
 uint32_t rkv_device_count(void)

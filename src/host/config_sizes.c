@@ -13,6 +13,8 @@
 #define TABLE_ALIGN 256u
 #define EXTENT_ALIGN 4096u /* of the arena */
 #define EXTENT_PLACES_MAX 64u
+#define EXTENT_ROWS_BYTES ((uint64_t)4 << 20) /* of a sequence: fewer cost the link much */
+#define EXTENT_SHARED_BYTES ((uint64_t)64 << 20)
 #define DECODE_ROWS RKV_DECODE_ROWS_MAX
 
 typedef struct sum {
@@ -159,8 +161,19 @@ static void size_places(sum *x, rkvi_config *cfg, const rkvi_trial *trial)
     }
 }
 
-/* Host places are made in extents of about one copy, so that a copy group is
- * one run of memory; the last extent of a KV layer is as long as it must be.
+/* Host places are made in extents of a copy, so that a copy group is one run of
+ * memory.  Sequences that grow together have their tiles by turns: of each a few MiB
+ * lie in an extent then, at an equal pitch.  That is no more than a 16th of the
+ * layer's host places, or 64 MiB, since an extent is pinned as a whole. */
+static uint64_t extent_places(sum *x, const rkvi_config *cfg, const rkvi_layer_config *layer)
+{
+    const uint64_t bytes = layer->geom.bytes, copy = smaller(larger(cfg->copy_bytes / bytes, 1), EXTENT_PLACES_MAX);
+    const uint64_t by_turns = mul(x, smaller(larger(EXTENT_ROWS_BYTES / bytes, 1), copy), cfg->active_sequences);
+    const uint64_t most = larger(layer->host_places / 16, EXTENT_SHARED_BYTES / bytes);
+    return smaller(larger(copy, smaller(by_turns, most)), layer->host_places);
+}
+
+/* The last extent of a KV layer is as long as it must be.
  * Rounding to the arena's alignment is counted; what a slab's end may waste is
  * the arena's. */
 static void size_host(sum *x, rkvi_config *cfg)
@@ -172,8 +185,7 @@ static void size_host(sum *x, rkvi_config *cfg)
         layer->extent_places = 0;
         if (!layer->has_tail)
             continue;
-        const uint64_t joined = smaller(larger(cfg->copy_bytes / bytes, 1), EXTENT_PLACES_MAX);
-        layer->extent_places = smaller(joined, layer->host_places);
+        layer->extent_places = extent_places(x, cfg, layer);
         const uint64_t n_full = layer->host_places / layer->extent_places;
         const uint64_t rest = layer->host_places % layer->extent_places;
         const uint64_t extent = rkvi_align_up(mul(x, layer->extent_places, bytes), EXTENT_ALIGN);

@@ -14,7 +14,7 @@ static const rkvi_setting settings[RKVI_SETTING_COUNT] = {
     [RKVI_SETTING_KERNELS] =
         {"ROLLKV_KERNELS", "string", "",
          "the fastest set of CPU kernels to use: ref, avx2, avx512 or avx512vnni; empty: "
-         "what the CPU runs"},
+         "what the CPU runs.  Of the host executor, and of the CPU's share"},
     [RKVI_SETTING_THREADS] =
         {"ROLLKV_THREADS", "integer", "0",
          "threads of the host executor, for caches that leave host.n_threads at 0; 0: "

@@ -1,6 +1,8 @@
 /* step_cpu.c: see step_cpu.h. */
 #include "step_types.h"
 
+#include "settings.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,7 +73,7 @@ rkv_status rkvi_step_cpu_init(rkv_cache *h, int32_t numa_node)
 {
     rkvi_step_cpu *c = &h->cpu;
     const rkvi_config *cfg = &h->cfg;
-    rkvi_ops_best(&c->ops, NULL);
+    rkvi_ops_best(&c->ops, rkvi_setting_text(RKVI_SETTING_KERNELS));
     c->partial_bytes = cfg->cpu_partial_bytes;
     rkv_status s = alloc_books(h);
     if (s == RKV_OK)

@@ -162,8 +162,6 @@ static void fill_load(rkv_cache *h, uint32_t site, load *l)
     const rkvi_site_config *s = &h->cfg.sites[site];
     const rkvi_geom *g = &h->cfg.layers[s->kv_layer].geom;
     const uint64_t leaves = g->tile_cells / g->leaf_cells;
-    rkvi_ops ops;
-    rkvi_ops_best(&ops, NULL);
     l->args.geom = *g;
     list_places(h, s->kv_layer, l);
     for (uint64_t i = 0; i < l->n_places * leaves; i++)
@@ -171,7 +169,7 @@ static void fill_load(rkv_cache *h, uint32_t site, load *l)
                                   .first = (uint16_t)(i % leaves * g->leaf_cells), .count = (uint16_t)g->leaf_cells};
     for (uint64_t i = 0; i < l->n_places; i++)
         l->items[i] = (rkvi_item){.n_rows = 1, .leaf0 = i * leaves, .leaf1 = (i + 1) * leaves};
-    l->decode = ops.fn[RKVI_OP_DECODE];
+    l->decode = h->cpu.ops.fn[RKVI_OP_DECODE];
     l->entry = (rkvi_entry){.n_spans = l->n_places * leaves, .n_rows = 1};
     l->row = (rkvi_row){.pos = INT64_MAX / 2, .to = INT64_MAX};
     l->args = (rkvi_attend_args){.geom = *g, .entries = &l->entry, .rows = &l->row, .spans = l->spans,

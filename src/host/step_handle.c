@@ -5,6 +5,7 @@
 
 #include "cache_unseen.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -411,6 +412,8 @@ void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
     out->device_workspace_bytes = c->partial_bytes + c->turned_bytes + c->device_table_bytes;
     out->link_bytes_per_s = c->link_bytes_per_s;
     out->link_is_measured = c->link_is_measured;
+    if (h->cpu.team)
+        snprintf(out->cpu_kernels, sizeof out->cpu_kernels, "%s", h->cpu.ops.name);
     out->ring_rule_bytes = c->ring_rule_bytes;
     out->step_ns = c->step_ns;
     out->n_rope_frequencies = rkvi_config_rope(c).n;

@@ -14,7 +14,8 @@
  * block or of some warps, mbarriers.  What one thread writes before a meeting that it
  * forgot, another one so may or may not see, as the draw falls.  What is copied
  * asynchronously arrives at once or as late as it may, by draw.  Shared memory begins
- * as NaNs or as noise.  The draws follow from a seed (ROLLKV_EMU_SEED), which is
+ * as NaNs or as noise.  The number of multiprocessors is drawn each time that it is
+ * asked for.  The draws follow from a seed (ROLLKV_EMU_SEED), which is
  * printed; the same seed is the same run.
  *
  * What is wrong for certain ends the program with a sentence: lanes of a warp at

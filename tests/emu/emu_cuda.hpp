@@ -241,6 +241,7 @@ typedef void *cudaStream_t;
 enum cudaDeviceAttr {
     cudaDevAttrComputeCapabilityMajor,
     cudaDevAttrComputeCapabilityMinor,
+    cudaDevAttrMultiProcessorCount,
     cudaDevAttrMaxSharedMemoryPerMultiprocessor,
     cudaDevAttrMaxSharedMemoryPerBlockOptin,
 };

@@ -71,6 +71,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor: *value = (int)emu_arch() / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *value = (int)emu_arch() % 10; break;
+    case cudaDevAttrMultiProcessorCount: *value = 1 + (int)(emu_random() % 40); break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = sm_bytes(); break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = sm_bytes() - 1024; break;
     }
