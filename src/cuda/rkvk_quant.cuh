@@ -299,12 +299,16 @@ static __device__ __forceinline__ void rkvk_quant_v_tile(uint32_t (&a)[4], const
         }
     } else {
         rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(row + tile / 2 * 16));
+        /* As rkvk_q4_low, or as rkvk_q4_high: which of the block's nibbles is known when it runs. */
+        const bool is_high = tile % 2 != 0;
+        const uint32_t mask = is_high ? 0x00f000f0u : 0x000f000fu;
+        const __half2 factor = __float2half2_rn(is_high ? 0.0625f : 1.0f);
+        const __half2 offset = __float2half2_rn(is_high ? -72.0f : -1032.0f);
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const uint32_t x = w[j] >> tile % 2 * 4; /* which of the block's nibbles */
-            a[2 * j] = rkvk_q4_low(x);
-            a[2 * j + 1] = rkvk_q4_low(x >> 8);
-        }
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                a[2 * j + i] = rkvk_bits2(__hfma2(rkvk_half2((w[j] >> 8 * i & mask) | 0x64006400u), factor, offset));
     }
 }
 

@@ -68,13 +68,13 @@ static __device__ __forceinline__ void rkvk_alone_weigh(rkvk_alone_state<P> &lea
     }
 }
 
-/* The sub's O, some tiles of dims at a time, for registers' sake. */
+/* The sub's O; some tiles of dims at a time, where registers are few. */
 template <typename P>
 static __device__ __forceinline__ void rkvk_alone_output(rkvk_alone_state<P> &leaf, const uint2 (&p)[2][P::NC],
                                                          const uint8_t *stage, const float (&e)[P::NC][2])
 {
     using S = typename P::S;
-    constexpr int MOST = P::NC == 1 ? 4 : 2, CT = S::VT % MOST == 0 ? MOST : S::VT;
+    constexpr int CT = P::NC == 1 && S::VT % 4 == 0 ? 4 : S::VT;
     const int lane = rkvk_lane();
 #pragma unroll
     for (int c = 0; c < S::VT; c += CT) {
