@@ -12,6 +12,7 @@
  */
 #include "arena.h"
 #include "device_host.h"
+#include "options.h"
 #include "rkvi_config.h"
 #if RKVI_HAVE_CUDA
 #include "device_cuda.h"
@@ -59,7 +60,7 @@ static rkvi_device *open_device(bool cuda)
         const rkvi_device_cuda_settings s = {0};
         must(rkvi_device_cuda_create(&s, &d), "CUDA executor");
 #else
-        fprintf(stderr, "built without CUDA\n");
+        option_mistake("--cuda: this build has no CUDA executor");
         exit(2);
 #endif
     } else {
@@ -131,11 +132,20 @@ static void measure(rkvi_device *d, bool bounces, double out[4][2])
     d->vt = usual;
 }
 
+static const char help[] =
+    "bench_bounce: copies between host memory and the device, pinned and through the bounce buffer\n\n"
+    "  --cuda   on the first GPU (else on the host executor)\n";
+
 int main(int argc, char **argv)
 {
     double pinned[4][2], bounced[4][2];
     rkvi_device_info info;
-    rkvi_device *d = open_device(argc > 1 && strcmp(argv[1], "--cuda") == 0);
+    bool cuda = false;
+    option_of table[] = {{.name = "cuda", .kind = OPTION_FLAG, .to = &cuda}, {0}};
+    const int go_on = options_parse("bench_bounce", help, table, argc, argv);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    rkvi_device *d = open_device(cuda);
     usual = d->vt;
     refusing = *usual;
     refusing.host_register = pin_once;

@@ -1,14 +1,20 @@
-/* bench_cpu_attend: bandwidth of decode attention on several threads over K and
- * V in host memory, against a plain read of the same bytes by the same threads.
+/* SPDX-License-Identifier: MIT
  *
- *   bench_cpu_attend [--gib N] [--dim D] [--heads H] [--rows R] [--seconds S] [--threads N]
- *                    [--kernels SET]
+ * bench_cpu_attend: bandwidth of decode attention on several threads over K and
+ * V in host memory, against a plain read of the same bytes by the same threads.
  *
  * A unit of work is one KV head of one tile.  Figures are GB/s of stored bytes,
  * best of samples by the wall clock, for one thread by its CPU time; with
  * --threads for that number alone.  With a --gib that fits the caches (0.002) they
- * are what arithmetic allows. */
+ * are what arithmetic allows.
+ *
+ * --beside: alone, and while copies cross the link to a GPU (bench_link.h), with
+ * the link's rate meanwhile.  Figures are then all that was read in so many
+ * seconds, by the wall clock, since the best moment would be one of few copies. */
+#include "bench_link.h"
+#include "json.h"
 #include "ops.h"
+#include "options.h"
 #include "rkvi_config.h"
 
 #include <pthread.h>
@@ -26,7 +32,9 @@ enum { THREADS_MAX = 64, ROWS_MAX = 16, UNITS_ONE = 64 /* a sample of one thread
 typedef struct options {
     double gib, seconds;
     uint32_t dim, heads, rows, threads;
-    const char *kernels; /* NULL: the fastest */
+    uint32_t kernels; /* of kernel_names; 4: the fastest */
+    bool beside;
+    const char *json, *commit;
 } options;
 
 typedef struct load {
@@ -48,6 +56,7 @@ typedef struct team {
     uint64_t n_units, first; /* a sample's; of all, its first one */
     _Atomic uint64_t next;
     uint32_t n; /* that work in this sample */
+    double until; /* 0: n_units are a sample; else all that begin before this */
     double cpu; /* of thread 0 in this sample */
     bool stop;
 } team;
@@ -99,7 +108,7 @@ static void work(team *t, uint32_t index)
     const uint64_t all = l->n_tiles * l->geom.n_heads;
     const double start = clock_of(CLOCK_THREAD_CPUTIME_ID);
     args.partials = l->partials[index];
-    for (uint64_t i; (i = atomic_fetch_add(&t->next, 1)) < t->n_units;) {
+    for (uint64_t i; (t->until == 0 || now() < t->until) && (i = atomic_fetch_add(&t->next, 1)) < t->n_units;) {
         i = (t->first + i) % all;
         if (t->decode)
             t->decode(&args, i);
@@ -188,6 +197,10 @@ static void load_make(load *l, const options *o, rkv_type k, rkv_type v, uint32_
         exit(1);
     const uint64_t per_tile = l->geom.tile_cells / l->geom.leaf_cells;
     l->n_tiles = l->room / l->geom.bytes;
+    if (l->n_tiles == 0) {
+        option_mistake("--gib %g has no room for a tile of %llu bytes", o->gib, (unsigned long long)l->geom.bytes);
+        exit(2);
+    }
     uint64_t *bases = need(calloc(l->n_tiles, sizeof *bases));
     rkvi_span *spans = need(calloc(l->n_tiles * per_tile, sizeof *spans));
     rkvi_item *items = need(calloc(l->n_tiles, sizeof *items));
@@ -226,93 +239,273 @@ static void load_drop(load *l)
         free(l->partials[i]);
 }
 
-static void line(team *t, load *l, const options *o, const rkvi_ops *ops, rkv_type k, rkv_type v, uint32_t ratio,
-                 uint32_t n)
+/* K and V of a line, and what it came to: GB/s; of [1], beside the link. */
+typedef struct figures {
+    rkv_type k, v;
+    uint32_t ratio, n;
+    double read[2], attend[2], read_link, attend_link;
+} figures;
+
+/* All that n threads read in so many seconds, and the link meanwhile. */
+static double rate_in(team *t, const load *l, rkvi_op_fn decode, uint32_t n, double seconds, bench_link *link,
+                      double *out_link)
 {
-    load_make(l, o, k, v, ratio);
-    const double plain = rate(t, l, NULL, n, o->seconds);
-    const double r = rate(t, l, ops->fn[RKVI_OP_DECODE], n, o->seconds);
-    printf("%-8s %-8s %5u %7u %8.2f %8.2f %6.3f\n", rkvi_type_name(k), rkvi_type_name(v), ratio, n, plain, r,
-           r / plain);
-    fflush(stdout);
-    load_drop(l);
+    t->l = l;
+    t->decode = decode;
+    t->n = n;
+    t->first = 0;
+    t->n_units = UINT64_MAX;
+    double s = 0;
+    for (int is_measured = 0; is_measured < 2; is_measured++) { /* a short one to warm up */
+        const uint64_t bytes = link ? bench_link_bytes(link) : 0;
+        const double from = now();
+        t->until = from + (is_measured ? seconds : seconds / 8);
+        sample(t);
+        s = now() - from;
+        if (link)
+            *out_link = (double)(bench_link_bytes(link) - bytes) / s * 1e-9;
+    }
+    t->until = 0;
+    return (double)(atomic_load(&t->next) * l->geom.head_bytes) / s * 1e-9;
 }
 
-static bool parse(int argc, char **argv, options *o)
+static bool measure_beside(team *t, const load *l, const options *o, rkvi_op_fn decode, bench_link *link, figures *f)
 {
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--gib") == 0)
-            o->gib = strtod(argv[i + 1], NULL);
-        else if (strcmp(argv[i], "--dim") == 0)
-            o->dim = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--heads") == 0)
-            o->heads = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--rows") == 0)
-            o->rows = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--kernels") == 0)
-            o->kernels = argv[i + 1];
-        else if (strcmp(argv[i], "--seconds") == 0)
-            o->seconds = strtod(argv[i + 1], NULL);
-        else if (strcmp(argv[i], "--threads") == 0)
-            o->threads = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else
+    f->read[0] = rate_in(t, l, NULL, f->n, o->seconds, NULL, NULL);
+    f->attend[0] = rate_in(t, l, decode, f->n, o->seconds, NULL, NULL);
+    if (!bench_link_start(link))
+        return false;
+    f->read[1] = rate_in(t, l, NULL, f->n, o->seconds, link, &f->read_link);
+    f->attend[1] = rate_in(t, l, decode, f->n, o->seconds, link, &f->attend_link);
+    bench_link_stop(link);
+    return true;
+}
+
+static void json_line(json *j, const figures *f, bool beside)
+{
+    json_open(j, NULL, '{');
+    json_string(j, "k", rkvi_type_name(f->k));
+    json_string(j, "v", rkvi_type_name(f->v));
+    json_count(j, "ratio", f->ratio);
+    json_count(j, "threads", f->n);
+    json_number(j, "read_gb_s", f->read[0]);
+    json_number(j, "attend_gb_s", f->attend[0]);
+    if (beside) {
+        json_number(j, "read_beside_gb_s", f->read[1]);
+        json_number(j, "link_beside_read_gb_s", f->read_link);
+        json_number(j, "attend_beside_gb_s", f->attend[1]);
+        json_number(j, "link_beside_attend_gb_s", f->attend_link);
+    }
+    json_close(j, '}');
+}
+
+/* What lines have in common. */
+typedef struct run {
+    team *t;
+    load *l;
+    const options *o;
+    const rkvi_ops *ops;
+    bench_link *link; /* NULL: alone */
+    json j;
+    bool has_failed;
+} run;
+
+static void line(run *r, rkv_type k, rkv_type v, uint32_t ratio, uint32_t n)
+{
+    const rkvi_op_fn decode = r->ops->fn[RKVI_OP_DECODE];
+    figures f = {.k = k, .v = v, .ratio = ratio, .n = n};
+    if (r->has_failed)
+        return;
+    load_make(r->l, r->o, k, v, ratio);
+    if (r->link) {
+        r->has_failed = !measure_beside(r->t, r->l, r->o, decode, r->link, &f);
+    } else {
+        f.read[0] = rate(r->t, r->l, NULL, n, r->o->seconds);
+        f.attend[0] = rate(r->t, r->l, decode, n, r->o->seconds);
+    }
+    load_drop(r->l);
+    if (r->has_failed)
+        return;
+    printf("%-8s %-8s %5u %7u %8.2f %8.2f %6.3f", rkvi_type_name(k), rkvi_type_name(v), ratio, n, f.read[0],
+           f.attend[0], f.attend[0] / f.read[0]);
+    if (r->link)
+        printf(" %8.2f %8.2f %8.2f %8.2f %8.3f", f.read[1], f.read_link, f.attend[1], f.attend_link,
+               f.attend[1] / f.attend[0]);
+    printf("\n");
+    fflush(stdout);
+    if (r->j.file)
+        json_line(&r->j, &f, r->link != NULL);
+}
+
+static const char *const kernel_names[] = {"ref", "avx2", "avx512", "avx512vnni", NULL};
+
+static const char help[] =
+    "bench_cpu_attend: bandwidth of decode attention over K and V in host memory, against a plain read\n\n"
+    "  --gib X         of K and V (2)\n"
+    "  --dim N         of heads, a multiple of 32 (128)\n"
+    "  --heads N       KV heads (8)\n"
+    "  --rows N        at most 16 (1)\n"
+    "  --seconds X     of samples for each figure (0.2)\n"
+    "  --threads N     this number alone, at most 64\n"
+    "  --kernels SET   ref, avx2, avx512 or avx512vnni (the fastest of this CPU)\n"
+    "  --beside        alone and beside copies to the first GPU; ratios 1, 5, 8, threads 1, 4, 8, 15\n"
+    "  --json FILE     the figures as JSON\n"
+    "  --commit TEXT   to be written there, where the build does not know it\n";
+
+static int parse(int argc, char **argv, options *o)
+{
+    option_of table[] = {{"gib", OPTION_NUMBER, &o->gib, 0.001, 4096, NULL, false},
+                         {"dim", OPTION_COUNT, &o->dim, 32, RKVI_HEAD_DIM_MAX, NULL, false},
+                         {"heads", OPTION_COUNT, &o->heads, 1, 1024, NULL, false},
+                         {"rows", OPTION_COUNT, &o->rows, 1, ROWS_MAX, NULL, false},
+                         {"seconds", OPTION_NUMBER, &o->seconds, 0.001, 1000, NULL, false},
+                         {"threads", OPTION_COUNT, &o->threads, 1, THREADS_MAX, NULL, false},
+                         {.name = "kernels", .kind = OPTION_NAME, .to = &o->kernels, .names = kernel_names},
+                         {.name = "beside", .kind = OPTION_FLAG, .to = &o->beside},
+                         {.name = "json", .kind = OPTION_TEXT, .to = &o->json},
+                         {.name = "commit", .kind = OPTION_TEXT, .to = &o->commit},
+                         {0}};
+    const int go_on = options_parse("bench_cpu_attend", help, table, argc, argv);
+    return go_on == 1 && o->dim % 32 && !option_mistake("--dim %u: give a multiple of 32", o->dim) ? -1 : go_on;
+}
+
+static const rkv_type all_types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
+
+static void all_lines(run *r, uint32_t most)
+{
+    static const uint32_t ratios[] = {1, 4, 5, 8, 16};
+    const uint32_t asked = r->o->threads, counts[] = {1, most / 4, most / 2, most - 1, most};
+    for (int c = 0; c < 5 && !asked; c++)
+        if (counts[c] && (c == 0 || counts[c] != counts[c - 1]))
+            line(r, RKV_TYPE_F16, RKV_TYPE_F16, 5, counts[c]);
+    const uint32_t n = asked ? asked : most > 1 ? most - 1 : 1;
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 5; k++)
+            line(r, all_types[i], all_types[i], ratios[k], n);
+    line(r, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0, 5, n);
+}
+
+static void lines_beside(run *r, uint32_t most)
+{
+    static const uint32_t ratios[] = {1, 5, 8}, counts[] = {1, 4, 8, 15};
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 3; k++)
+            for (int c = 0; c < 4; c++)
+                if (r->o->threads ? c == 0 : counts[c] <= most)
+                    line(r, all_types[i], all_types[i], ratios[k], r->o->threads ? r->o->threads : counts[c]);
+}
+
+static double link_alone(bench_link *link, double seconds)
+{
+    if (!bench_link_start(link))
+        return 0;
+    const uint64_t bytes = bench_link_bytes(link);
+    const double from = now();
+    while (now() - from < seconds)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    const double rate_gb = (double)(bench_link_bytes(link) - bytes) / (now() - from) * 1e-9;
+    bench_link_stop(link);
+    return rate_gb;
+}
+
+/* What stands above the lines; false: the link failed. */
+static bool print_head(run *r)
+{
+    const options *o = r->o;
+    const double alone = r->link ? link_alone(r->link, o->seconds > 0.2 ? o->seconds : 0.2) : 0;
+    printf("decode, %s, %.3g GiB, %u KV heads of %u, rows %u; GB/s of stored bytes; commit %s\n", r->ops->name, o->gib,
+           o->heads, o->dim, o->rows, bench_commit(o->commit));
+    if (r->link)
+        printf("alone, and beside copies of 16 MiB to the GPU, which alone cross at %.2f GB/s; each figure over %.3g s\n",
+               alone, o->seconds);
+    printf("%-8s %-8s %5s %7s %8s %8s %6s", "K", "V", "ratio", "threads", "read", "attend", "share");
+    if (r->link)
+        printf(" %8s %8s %8s %8s %8s", "read b.", "link", "attend b.", "link", "of alone");
+    printf("\n");
+    if (r->j.file) {
+        json_open(&r->j, NULL, '{');
+        json_head(&r->j, "cpu_attend", bench_commit(o->commit));
+        json_string(&r->j, "kernels", r->ops->name);
+        json_number(&r->j, "gib", o->gib);
+        json_count(&r->j, "kv_heads", o->heads);
+        json_count(&r->j, "dim", o->dim);
+        json_count(&r->j, "rows_of_a_step", o->rows);
+        json_number(&r->j, "seconds", o->seconds);
+        if (r->link)
+            json_number(&r->j, "link_alone_gb_s", alone);
+        json_open(&r->j, "rows", '[');
+    }
+    return !r->link || alone > 0;
+}
+
+static bool start_threads(team *t, uint32_t n)
+{
+    static member members[THREADS_MAX];
+    pthread_barrier_init(&t->gate, NULL, n + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        members[i] = (member){t, i};
+        if (pthread_create(&t->thread[i], NULL, thread_main, &members[i]))
             return false;
     }
-    return argc % 2 == 1 && o->gib > 0 && o->heads > 0 && o->dim % 32 == 0 && o->dim > 0 &&
-           o->dim <= RKVI_HEAD_DIM_MAX && o->rows > 0 && o->rows <= ROWS_MAX && o->threads <= THREADS_MAX;
+    return true;
 }
 
-static void all_lines(team *t, load *l, const options *o, const rkvi_ops *ops, uint32_t most)
+static void stop_threads(team *t, uint32_t n)
 {
-    static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
-    static const uint32_t ratios[] = {1, 4, 5, 8, 16};
-    const uint32_t counts[] = {1, most / 4, most / 2, most - 1, most};
-    for (int c = 0; c < 5 && !o->threads; c++)
-        if (counts[c] && (c == 0 || counts[c] != counts[c - 1]))
-            line(t, l, o, ops, RKV_TYPE_F16, RKV_TYPE_F16, 5, counts[c]);
-    const uint32_t n = o->threads ? o->threads : most > 1 ? most - 1 : 1;
-    for (int i = 0; i < 5; i++)
-        for (int r = 0; r < 5; r++)
-            line(t, l, o, ops, types[i], types[i], ratios[r], n);
-    line(t, l, o, ops, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0, 5, n);
+    t->stop = true;
+    pthread_barrier_wait(&t->gate);
+    for (uint32_t i = 0; i < n; i++)
+        pthread_join(t->thread[i], NULL);
+}
+
+static void make_memory(load *l, double gib)
+{
+    l->room = (uint64_t)(gib * 1024) << 20;
+    l->memory = need(mmap(NULL, l->room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    madvise(l->memory, l->room, MADV_HUGEPAGE);
+    fill(l->memory, l->room);
 }
 
 int main(int argc, char **argv)
 {
-    options o = {.gib = 2, .dim = 128, .heads = 8, .rows = 1, .seconds = 0.2};
+    options o = {.gib = 2, .dim = 128, .heads = 8, .rows = 1, .seconds = 0.2, .kernels = 4};
     static team t;
     static load l;
-    static member members[THREADS_MAX];
     rkvi_ops ops;
-    if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "bench_cpu_attend [--gib N] [--dim D, a multiple of 32] [--heads H] [--rows R, at most %d] "
-                        "[--seconds S] [--threads N, at most %d] [--kernels SET]\n", ROWS_MAX, THREADS_MAX);
-        return 2;
+    run r = {.t = &t, .l = &l, .o = &o, .ops = &ops};
+    const char *none = NULL;
+    const int go_on = parse(argc, argv, &o);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    rkvi_ops_best(&ops, kernel_names[o.kernels]);
+    if (kernel_names[o.kernels] && strcmp(ops.name, kernel_names[o.kernels]) != 0)
+        return option_mistake("--kernels %s: this build, or this CPU, is without", kernel_names[o.kernels]) ? 0 : 2;
+    if (!option_file(o.json, &r.j.file))
+        return 1;
+    if (o.beside && !bench_link_open(&r.link, &none)) {
+        if (none)
+            printf("skipped: %s\n", none);
+        return none ? 77 : 2;
     }
     cpu_set_t allowed;
     sched_getaffinity(0, sizeof allowed, &allowed);
     uint32_t most = (uint32_t)CPU_COUNT(&allowed);
     most = most > THREADS_MAX ? THREADS_MAX : most;
-    l.room = (uint64_t)(o.gib * 1024) << 20;
-    l.memory = need(mmap(NULL, l.room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    madvise(l.memory, l.room, MADV_HUGEPAGE);
-    fill(l.memory, l.room);
-    rkvi_ops_best(&ops, o.kernels);
     const uint32_t n_threads = o.threads > most ? o.threads : most;
-    pthread_barrier_init(&t.gate, NULL, n_threads + 1);
-    for (uint32_t i = 0; i < n_threads; i++) {
-        members[i] = (member){&t, i};
-        if (pthread_create(&t.thread[i], NULL, thread_main, &members[i]))
-            return 1;
+    make_memory(&l, o.gib);
+    if (!start_threads(&t, n_threads))
+        return 1;
+    r.has_failed = !print_head(&r);
+    if (r.link)
+        lines_beside(&r, most);
+    else
+        all_lines(&r, most);
+    if (r.j.file) {
+        json_close(&r.j, ']');
+        json_close(&r.j, '}');
     }
-    printf("decode, %s, %.3g GiB, %u KV heads of %u, rows %u; GB/s of stored bytes\n", ops.name, o.gib, o.heads,
-           o.dim, o.rows);
-    printf("%-8s %-8s %5s %7s %8s %8s %6s\n", "K", "V", "ratio", "threads", "read", "attend", "share");
-    all_lines(&t, &l, &o, &ops, most);
-    t.stop = true;
-    pthread_barrier_wait(&t.gate);
-    for (uint32_t i = 0; i < n_threads; i++)
-        pthread_join(t.thread[i], NULL);
+    stop_threads(&t, n_threads);
     munmap(l.memory, l.room);
-    return 0;
+    bench_link_close(r.link);
+    return option_file_close(o.json, r.j.file) && !r.has_failed ? 0 : 1;
 }

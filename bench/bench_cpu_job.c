@@ -9,6 +9,7 @@
  * it is beyond the bytes at the rate of one long job. */
 #include "cpu_desk.h"
 #include "cpu_team.h"
+#include "options.h"
 #include "rkvi_config.h"
 
 #include <stdio.h>
@@ -156,33 +157,32 @@ static double median_us(load *l, const options *o, uint64_t tiles, uint64_t most
     return us[n / 2];
 }
 
-static bool parse(int argc, char **argv, options *o)
+static const char help[] =
+    "bench_cpu_job: jobs of the CPU's share as a step hands them over, without a GPU\n\n"
+    "  --gib X        of tile-layers that jobs rotate over, 1 or more (1)\n"
+    "  --dim N        of heads, a multiple of 32 (128)\n"
+    "  --heads N      KV heads (8)\n"
+    "  --ratio N      query heads of each (5)\n"
+    "  --type T       of K and V: f16 (default), bf16, fp8, q8_0, q4_0\n"
+    "  --threads N    that work (1)\n"
+    "  --pause-us N   between jobs (150)\n";
+
+static int parse(int argc, char **argv, options *o)
 {
-    static const char *const names[] = {"f16", "bf16", "q8_0", "q4_0"};
-    static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
-    struct { const char *name; uint32_t *to; } numbers[] = {{"--dim", &o->dim}, {"--heads", &o->heads},
-        {"--ratio", &o->ratio}, {"--threads", &o->threads}, {"--pause-us", &o->pause_us}};
-    for (int i = 1; i + 1 < argc; i += 2) {
-        bool known = false;
-        for (size_t k = 0; k < 5; k++)
-            if (strcmp(argv[i], numbers[k].name) == 0) {
-                *numbers[k].to = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-                known = true;
-            }
-        for (size_t k = 0; k < 4 && strcmp(argv[i], "--type") == 0; k++)
-            if (strcmp(argv[i + 1], names[k]) == 0) {
-                o->type = types[k];
-                known = true;
-            }
-        if (strcmp(argv[i], "--gib") == 0) {
-            o->gib = strtod(argv[i + 1], NULL);
-            known = true;
-        }
-        if (!known)
-            return false;
-    }
-    return argc % 2 == 1 && o->gib >= 1 && o->dim % 32 == 0 && o->dim > 0 && o->dim <= RKVI_HEAD_DIM_MAX && o->heads > 0 &&
-           o->ratio > 0 && o->threads > 0 && o->threads <= 1024;
+    static const char *const names[] = {"f16", "bf16", "fp8", "q8_0", "q4_0", NULL};
+    static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
+    uint32_t type = 0;
+    option_of table[] = {{"gib", OPTION_NUMBER, &o->gib, 1, 4096, NULL, false},
+                         {"dim", OPTION_COUNT, &o->dim, 32, RKVI_HEAD_DIM_MAX, NULL, false},
+                         {"heads", OPTION_COUNT, &o->heads, 1, 1024, NULL, false},
+                         {"ratio", OPTION_COUNT, &o->ratio, 1, 64, NULL, false},
+                         {"threads", OPTION_COUNT, &o->threads, 1, 1024, NULL, false},
+                         {"pause-us", OPTION_COUNT, &o->pause_us, 0, 1000000, NULL, false},
+                         {.name = "type", .kind = OPTION_NAME, .to = &type, .names = names},
+                         {0}};
+    const int go_on = options_parse("bench_cpu_job", help, table, argc, argv);
+    o->type = types[type];
+    return go_on == 1 && o->dim % 32 && !option_mistake("--dim %u: give a multiple of 32", o->dim) ? -1 : go_on;
 }
 
 int main(int argc, char **argv)
@@ -191,11 +191,9 @@ int main(int argc, char **argv)
     static const uint32_t tiles[] = {4, 8, 13, 14, 27, 52, 105}, units[] = {4, 8, 12, 16, 24, 32, 48};
     static load l;
     rkvi_cpu_team *team = NULL;
-    if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "bench_cpu_job [--gib N, 1 or more] [--dim D] [--heads H] [--ratio Q] [--type f16|bf16|q8_0|q4_0] "
-                        "[--threads N] [--pause-us P]\n");
-        return 2;
-    }
+    const int go_on = parse(argc, argv, &o);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
     load_make(&l, &o);
     rkvi_ops_best(&l.ops, NULL);
     if (rkvi_cpu_desk_init(&l.desk, &l.words, 2, 1, o.threads) != RKV_OK ||

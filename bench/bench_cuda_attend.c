@@ -3,7 +3,7 @@
  * bench_cuda_attend: attention kernels on a GPU.
  *
  *   bench_cuda_attend [--json FILE] [--only decode|prefill] [--seconds S]
- *                     [--runs N] [--variant TEXT] [--rest-ms R]
+ *                     [--runs N] [--variant TEXT] [--rest-ms R] [--commit TEXT]
  *
  * decode   GB/s of stored K and V, one launch of decode and one of merge a turn,
  *          beside a plain 16-byte read of as many bytes in the same run.  Turns
@@ -18,6 +18,7 @@
  * decode (0: 2 a multiprocessor over all heads, or 1 of more than 8 columns). */
 #include "device_cuda.h"
 #include "json.h"
+#include "options.h"
 #include "ops_cuda.h"
 #include "plan.h"
 
@@ -34,7 +35,8 @@ int bench_cuda_read(const void *p, uint64_t bytes, uint32_t *sink, uint32_t n_bl
 #define CACHES_MAX 64u
 
 typedef struct options {
-    const char *json, *only, *variant;
+    const char *json, *commit, *variant;
+    uint32_t only; /* 0: decode, 1: prefill, 2: both */
     double seconds;
     uint64_t runs, rest_ms;
 } options;
@@ -54,6 +56,7 @@ typedef struct world {
     uint32_t *sink;
     json j;
     bool has_json;
+    uint32_t n_shapes; /* that were wanted */
     options o;
 } world;
 
@@ -356,11 +359,13 @@ static void json_timing(world *w, const char *name, timing t)
     json_number(&w->j, key, t.spread * 1e6);
 }
 
-static bool wanted(const world *w, const shape *x)
+static bool wanted(world *w, const shape *x)
 {
     char name[64];
     snprintf(name, sizeof name, "%s_%s_d%u_r%u", rkvi_type_name(x->type_k), rkvi_type_name(x->type_v), x->dim, x->rows);
-    return !w->o.variant || strstr(name, w->o.variant);
+    const bool is = !w->o.variant || strstr(name, w->o.variant);
+    w->n_shapes += is;
+    return is;
 }
 
 static void print_shape(const shape *x)
@@ -464,25 +469,29 @@ static void all_prefill(world *w)
     bench_prefill(w, &(shape){40, 8, 128, 32 * K, RKV_TYPE_Q4_0, RKV_TYPE_Q4_0, 2048});
 }
 
-static bool parse(int argc, char **argv, options *o)
+static const char help[] =
+    "bench_cuda_attend: attention kernels on a GPU, beside a plain read of device memory\n\n"
+    "  --only NAME      decode or prefill alone (both)\n"
+    "  --variant TEXT   only figures with it in their name, like f16_f16_d128_r1 (r: rows)\n"
+    "  --seconds X      of samples for each figure (0.15)\n"
+    "  --runs N         work items a KV head of decode (0: 2 a multiprocessor over all heads,\n"
+    "                   or 1 of more than 8 columns)\n"
+    "  --rest-ms N      of rest before each figure (20)\n"
+    "  --json FILE      the figures as JSON\n"
+    "  --commit TEXT    to be written there, where the build does not know it\n";
+
+static int parse(int argc, char **argv, options *o)
 {
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--json") == 0)
-            o->json = argv[i + 1];
-        else if (strcmp(argv[i], "--only") == 0)
-            o->only = argv[i + 1];
-        else if (strcmp(argv[i], "--variant") == 0)
-            o->variant = argv[i + 1];
-        else if (strcmp(argv[i], "--seconds") == 0)
-            o->seconds = strtod(argv[i + 1], NULL);
-        else if (strcmp(argv[i], "--runs") == 0)
-            o->runs = strtoull(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--rest-ms") == 0)
-            o->rest_ms = strtoull(argv[i + 1], NULL, 0);
-        else
-            return false;
-    }
-    return argc % 2 == 1;
+    static const char *const regimes[] = {"decode", "prefill", NULL};
+    option_of table[] = {{.name = "json", .kind = OPTION_TEXT, .to = &o->json},
+                         {.name = "commit", .kind = OPTION_TEXT, .to = &o->commit},
+                         {.name = "only", .kind = OPTION_NAME, .to = &o->only, .names = regimes},
+                         {.name = "variant", .kind = OPTION_TEXT, .to = &o->variant},
+                         {"seconds", OPTION_NUMBER, &o->seconds, 0, 1000, NULL, false},
+                         {"runs", OPTION_LONG, &o->runs, 0, 1e6, NULL, false},
+                         {"rest-ms", OPTION_LONG, &o->rest_ms, 0, 60000, NULL, false},
+                         {0}};
+    return options_parse("bench_cuda_attend", help, table, argc, argv);
 }
 
 static void world_open(world *w)
@@ -499,10 +508,9 @@ static void world_open(world *w)
     w->sink = sink;
     w->n_sm = info.n_workers;
     printf("%s, %u multiprocessors\n\n", info.name, info.n_workers);
-    if (w->o.json) {
-        w->j.file = need(fopen(w->o.json, "w"));
-        w->has_json = true;
+    if (w->has_json) {
         json_open(&w->j, NULL, '{');
+        json_head(&w->j, "cuda_attend", bench_commit(w->o.commit));
         json_string(&w->j, "device", info.name);
         json_open(&w->j, "attention", '[');
     }
@@ -510,26 +518,28 @@ static void world_open(world *w)
 
 int main(int argc, char **argv)
 {
-    static world w = {.o = {.seconds = 0.15, .rest_ms = 20}};
-    if (!parse(argc, argv, &w.o)) {
-        fprintf(stderr, "bench_cuda_attend [--json FILE] [--only decode|prefill] [--seconds S] [--runs N] "
-                        "[--variant TEXT] [--rest-ms R]\n");
-        return 2;
-    }
+    static world w = {.o = {.seconds = 0.15, .rest_ms = 20, .only = 2}};
     const char *why;
+    const int go_on = parse(argc, argv, &w.o);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    if (!option_file(w.o.json, &w.j.file))
+        return 1;
+    w.has_json = w.j.file != NULL;
     if (rkvi_device_cuda_count(&why) == 0) {
         printf("skipped: %s\n", why);
         return 77;
     }
     world_open(&w);
-    if (!w.o.only || strcmp(w.o.only, "decode") == 0)
+    if (w.o.only != 1)
         all_decode(&w);
-    if (!w.o.only || strcmp(w.o.only, "prefill") == 0)
+    if (w.o.only != 0)
         all_prefill(&w);
     if (w.has_json) {
         json_close(&w.j, ']');
         json_close(&w.j, '}');
-        fclose(w.j.file);
     }
-    return 0;
+    if (!w.n_shapes)
+        fprintf(stderr, "bench_cuda_attend: --variant %s: no figure has that in its name\n", w.o.variant);
+    return option_file_close(w.o.json, w.j.file) ? 0 : 1;
 }

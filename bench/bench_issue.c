@@ -16,6 +16,8 @@
  * less those of --steps 20 are a tile's 256 steps. */
 #include "api_internal.h"
 #include "device.h"
+#include "options.h"
+#include "rkvi_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,7 +215,7 @@ typedef struct options {
     uint64_t cells;
     uint32_t sequences, sites, steps;
     double tail_share;
-    const char *only; /* NULL: all */
+    uint32_t only; /* of names; 3: all */
     bool is_cuda;
 } options;
 
@@ -344,6 +346,9 @@ static rkv_cache *make_cache(const options *o, bool graphs)
     const uint64_t tail = (uint64_t)((double)o->cells * o->tail_share);
     const uint32_t dim = o->is_cuda ? 128 : 8;
     const uint64_t tile_bytes = 256 * (uint64_t)dim * 4;
+    /* Each sequence grows by whole steps. */
+    const uint64_t rows = ROWS / o->sequences, each = o->cells / o->sequences;
+    const uint64_t grown = (each + rows - 1) / rows * rows * o->sequences;
     for (uint32_t i = 0; i < o->sites; i++) {
         layers[i] = (rkv_kv_layer_params){.struct_size = sizeof layers[0], .n_kv_heads = 1, .head_dim_k = dim,
                                           .resident_cells = tail ? o->cells - tail : RKV_RESIDENT_ALL};
@@ -351,7 +356,7 @@ static rkv_cache *make_cache(const options *o, bool graphs)
     }
     const rkv_cache_params p = {.struct_size = sizeof p, .kv_layers = layers, .sites = sites,
                                 .n_kv_layers = o->sites, .n_sites = o->sites,
-                                .capacity_cells = o->cells + (uint64_t)o->sequences * 4096,
+                                .capacity_cells = grown + (uint64_t)o->sequences * 4096,
                                 .n_sequences = o->sequences, .max_rows = ROWS,
                                 .ring_bytes = tail ? 256 * tile_bytes : 0, .copy_bytes = 16 * tile_bytes,
                                 .flags = RKV_FLAG_NO_HUGE_PAGES | (graphs ? RKV_FLAG_GRAPHS : 0)};
@@ -366,11 +371,13 @@ static void print_column(const char *name, double *v, uint32_t n)
     printf(" (p90 %7.1f)", p90);
 }
 
-static void run(const options *o, const char *name, bool graphs, bool replays)
+static const char *const names[] = {"eager", "eager-g", "replayed", NULL};
+
+static void run(const options *o, uint32_t which, bool graphs, bool replays)
 {
     static times t;
     static world w;
-    if (o->only && strcmp(o->only, name) != 0)
+    if (o->only < 3 && o->only != which)
         return;
     w = (world){.o = o, .replays = replays, .graph = RKV_GRAPH_INIT, .cache = make_cache(o, graphs)};
     w.dev = rkvi_handle_device(w.cache);
@@ -384,7 +391,7 @@ static void run(const options *o, const char *name, bool graphs, bool replays)
     n_copies = n_launches = 0;
     for (uint32_t i = 0; i < o->steps; i++)
         step(&w, 1, &t, i);
-    printf("%-8s", name);
+    printf("%-8s", names[which]);
     print_column("begin", t.begin, o->steps);
     print_column("start", t.start, o->steps);
     print_column(replays ? "replay" : "attends", t.attends, o->steps);
@@ -399,38 +406,43 @@ static void run(const options *o, const char *name, bool graphs, bool replays)
     rkv_cache_destroy(w.cache);
 }
 
+static const char help[] =
+    "bench_issue: the host's time for decode steps, on an executor that does nothing\n\n"
+    "  --cells N        of all sequences (1048576)\n"
+    "  --sequences N    1 to 4096 (1)\n"
+    "  --sites N        1 to 128 (48)\n"
+    "  --tail-share X   the part of the cells that is in the tail, 0 to 1 (0)\n"
+    "  --steps N        measured, 1 to 2000 (600)\n"
+    "  --only NAME      eager, eager-g or replayed alone\n"
+    "  --cuda 1         on the first GPU\n";
+
 int main(int argc, char **argv)
 {
-    options o = {.cells = 1 << 20, .sequences = 1, .sites = 48, .steps = 600};
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--cells") == 0)
-            o.cells = strtoull(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--sequences") == 0)
-            o.sequences = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--sites") == 0)
-            o.sites = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--tail-share") == 0)
-            o.tail_share = strtod(argv[i + 1], NULL);
-        else if (strcmp(argv[i], "--steps") == 0)
-            o.steps = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--only") == 0)
-            o.only = argv[i + 1];
-        else if (strcmp(argv[i], "--cuda") == 0)
-            o.is_cuda = strtoul(argv[i + 1], NULL, 0) != 0;
-    }
-    if (o.steps == 0 || o.steps > STEPS_MAX || o.sites == 0 || o.sites > SITES_MAX || o.sequences == 0 ||
-        o.sequences > 4096) {
-        fprintf(stderr, "usage: bench_issue [--cells N] [--sequences N] [--sites N] [--tail-share X] [--steps N] "
-                        "[--only NAME] [--cuda 1]\n");
-        return 2;
-    }
+    options o = {.cells = 1 << 20, .sequences = 1, .sites = 48, .steps = 600, .only = 3};
+    uint32_t cuda = 0;
+    option_of table[] = {{"cells", OPTION_LONG, &o.cells, 1, 1e12, NULL, false},
+                         {"sequences", OPTION_COUNT, &o.sequences, 1, 4096, NULL, false},
+                         {"sites", OPTION_COUNT, &o.sites, 1, SITES_MAX, NULL, false},
+                         {"tail-share", OPTION_NUMBER, &o.tail_share, 0, 1, NULL, false},
+                         {"steps", OPTION_COUNT, &o.steps, 1, STEPS_MAX, NULL, false},
+                         {.name = "only", .kind = OPTION_NAME, .to = &o.only, .names = names},
+                         {"cuda", OPTION_COUNT, &cuda, 0, 1, NULL, false},
+                         {0}};
+    const int go_on = options_parse("bench_issue", help, table, argc, argv);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    o.is_cuda = cuda != 0;
+#if !RKVI_HAVE_CUDA
+    if (o.is_cuda)
+        return option_mistake("--cuda: this build has no CUDA executor") ? 0 : 2;
+#endif
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (o.is_cuda)
         clock_used = CLOCK_MONOTONIC;
     printf("%llu cells, %u sequences, %u sites, %.2f of it tail; microseconds\n", (unsigned long long)o.cells,
            o.sequences, o.sites, o.tail_share);
-    run(&o, "eager", false, false);
-    run(&o, "eager-g", true, false);
-    run(&o, "replayed", true, true);
+    run(&o, 0, false, false);
+    run(&o, 1, true, false);
+    run(&o, 2, true, true);
     return 0;
 }

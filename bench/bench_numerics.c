@@ -3,7 +3,7 @@
  * bench_numerics.c: errors of attention by storage type and length, host
  * executor.  Measures, asserts nothing.
  *
- *   bench_numerics [largest number of cells, 65536 [pairs of types, all]]
+ *   bench_numerics [--cells N] [--pairs N]
  *
  * K, V and q are normal; 'peaked' has q four times as large, so that few cells
  * carry the weight.  One KV head of 64, two query heads, rows that decode.  Two
@@ -12,6 +12,7 @@
  * square of the reference's output; of lse, absolute.  'plain' is f32 code with
  * two passes over the stored values, in order.
  */
+#include "options.h"
 #include "rollkv/cells.h"
 #include "rollkv/host.h"
 
@@ -215,13 +216,24 @@ static void run(rkv_type tk, rkv_type tv, uint64_t n, float peak, float *room[4]
     rkv_cache_destroy(cache);
 }
 
+static const char help[] =
+    "bench_numerics: errors of attention by storage type and length, on the host executor\n\n"
+    "  --cells N   the largest number of them; 256 and each 16 times as many before it (65536)\n"
+    "  --pairs N   only the first pairs of types of K and V (6)\n";
+
 int main(int argc, char **argv)
 {
     static const rkv_type types[][2] = {
         {RKV_TYPE_F16, RKV_TYPE_F16},   {RKV_TYPE_BF16, RKV_TYPE_BF16}, {RKV_TYPE_FP8_E4M3, RKV_TYPE_FP8_E4M3},
         {RKV_TYPE_Q8_0, RKV_TYPE_Q8_0}, {RKV_TYPE_Q4_0, RKV_TYPE_Q4_0}, {RKV_TYPE_Q8_0, RKV_TYPE_Q4_0}};
-    const uint64_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : 65536;
-    const uint64_t pairs = argc > 2 ? strtoull(argv[2], NULL, 10) : sizeof types / sizeof *types;
+    uint64_t most = 65536;
+    uint32_t pairs = sizeof types / sizeof *types;
+    option_of table[] = {{"cells", OPTION_LONG, &most, 256, 1 << 30, NULL, false},
+                         {"pairs", OPTION_COUNT, &pairs, 1, sizeof types / sizeof *types, NULL, false},
+                         {0}};
+    const int go_on = options_parse("bench_numerics", help, table, argc, argv);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
     float *room[4];
     double *scores = malloc(most * sizeof *scores);
     for (int i = 0; i < 4; i++)

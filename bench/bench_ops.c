@@ -1,11 +1,13 @@
 /* bench_ops: bandwidth of decode attention on one thread, by kernel set, type
  * pair and head ratio, against a plain read of the same bytes.
  *
- *   bench_ops [--mib N] [--dim D] [--seconds S] [--set NAME] [--json FILE]
+ *   bench_ops [--mib N] [--dim D] [--seconds S] [--set NAME] [--json FILE] [--commit TEXT]
  *
  * Figures are GB/s of stored K and V bytes: median of samples, in the
  * thread's CPU time.  The default 512 MiB come from memory; --mib 1 shows the rate from cache. */
+#include "json.h"
 #include "ops.h"
+#include "options.h"
 #include "rkvi_config.h"
 
 #include <stdio.h>
@@ -17,8 +19,8 @@ typedef struct options {
     uint64_t mib;
     uint32_t dim;
     double seconds; /* of a figure */
-    const char *json;
-    const char *set; /* this kernel set alone */
+    const char *json, *commit;
+    uint32_t set; /* this of set_names alone; 3: all */
 } options;
 
 static double now(void)
@@ -155,7 +157,9 @@ static double rate(const load *l, const rkvi_ops *ops, double seconds)
     return bytes / t[n / 2] * 1e-9;
 }
 
-/* Those of this build and CPU; with `only`, the one of that name. */
+static const char *const set_names[] = {"ref", "avx2", "avx512", NULL};
+
+/* Those of this build and CPU; with `only`, the one of that name; 0: there is none. */
 static uint32_t kernel_sets(rkvi_ops sets[3], const char *only)
 {
     uint32_t n = 1;
@@ -172,83 +176,96 @@ static uint32_t kernel_sets(rkvi_ops sets[3], const char *only)
             sets[0] = sets[i];
             return 1;
         }
-    return n;
+    return only ? 0 : n;
 }
 
-static void line(FILE *json, const options *o, const rkvi_ops *sets, uint32_t n_sets, rkv_type k,
+static void line(json *j, const options *o, const rkvi_ops *sets, uint32_t n_sets, rkv_type k,
                  rkv_type v, uint32_t ratio)
 {
-    static bool more;
     load l;
     load_make(&l, o, k, v, ratio);
     const double plain = rate(&l, NULL, o->seconds);
     printf("%-9s %-9s %5u %8.2f", rkvi_type_name(k), rkvi_type_name(v), ratio, plain);
-    if (json)
-        fprintf(json, "%s\n  {\"k\": \"%s\", \"v\": \"%s\", \"ratio\": %u, \"read_gb_s\": %.3f",
-                more ? "," : "", rkvi_type_name(k), rkvi_type_name(v), ratio, plain);
+    if (j->file) {
+        json_open(j, NULL, '{');
+        json_string(j, "k", rkvi_type_name(k));
+        json_string(j, "v", rkvi_type_name(v));
+        json_count(j, "ratio", ratio);
+        json_number(j, "read_gb_s", plain);
+    }
     for (uint32_t s = 0; s < n_sets; s++) {
         const double r = rate(&l, &sets[s], o->seconds);
         printf(" %8.2f", r);
-        if (json)
-            fprintf(json, ", \"%s_gb_s\": %.3f", sets[s].name, r);
+        char key[64];
+        snprintf(key, sizeof key, "%s_gb_s", sets[s].name);
+        if (j->file)
+            json_number(j, key, r);
         fflush(stdout);
     }
     printf("\n");
-    if (json)
-        fprintf(json, "}");
-    more = true;
+    if (j->file)
+        json_close(j, '}');
     load_free(&l);
 }
 
-static bool parse(int argc, char **argv, options *o)
+static const char help[] =
+    "bench_ops: bandwidth of decode attention on one thread, by kernel set, against a plain read\n\n"
+    "  --mib N         of K and V (512)\n"
+    "  --dim N         of heads, a multiple of 32 (128)\n"
+    "  --seconds X     of samples for each figure (0.5)\n"
+    "  --set NAME      ref, avx2 or avx512 alone\n"
+    "  --json FILE     the figures as JSON\n"
+    "  --commit TEXT   to be written there, where the build does not know it\n";
+
+static int parse(int argc, char **argv, options *o)
 {
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--mib") == 0)
-            o->mib = strtoull(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--dim") == 0)
-            o->dim = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        else if (strcmp(argv[i], "--seconds") == 0)
-            o->seconds = strtod(argv[i + 1], NULL);
-        else if (strcmp(argv[i], "--set") == 0)
-            o->set = argv[i + 1];
-        else if (strcmp(argv[i], "--json") == 0)
-            o->json = argv[i + 1];
-        else
-            return false;
-    }
-    return argc % 2 == 1 && o->mib > 0 && o->dim % 32 == 0 && o->dim > 0 &&
-           o->dim <= RKVI_HEAD_DIM_MAX;
+    option_of table[] = {{"mib", OPTION_LONG, &o->mib, 1, 1e6, NULL, false},
+                         {"dim", OPTION_COUNT, &o->dim, 32, RKVI_HEAD_DIM_MAX, NULL, false},
+                         {"seconds", OPTION_NUMBER, &o->seconds, 0, 1000, NULL, false},
+                         {.name = "set", .kind = OPTION_NAME, .to = &o->set, .names = set_names},
+                         {.name = "json", .kind = OPTION_TEXT, .to = &o->json},
+                         {.name = "commit", .kind = OPTION_TEXT, .to = &o->commit},
+                         {0}};
+    const int go_on = options_parse("bench_ops", help, table, argc, argv);
+    return go_on == 1 && o->dim % 32 && !option_mistake("--dim %u: give a multiple of 32", o->dim) ? -1 : go_on;
 }
 
 int main(int argc, char **argv)
 {
-    options o = {.mib = 512, .dim = 128, .seconds = 0.5};
+    options o = {.mib = 512, .dim = 128, .seconds = 0.5, .set = 3};
     static const uint32_t ratios[] = {1, 5, 8};
     static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0,
                                      RKV_TYPE_Q4_0};
-    if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "bench_ops [--mib N] [--dim D, a multiple of 32] [--seconds S] "
-                        "[--set ref|avx2|avx512] [--json FILE]\n");
-        return 2;
-    }
+    const int go_on = parse(argc, argv, &o);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
     rkvi_ops sets[3];
-    const uint32_t n_sets = kernel_sets(sets, o.set);
-    FILE *json = o.json ? need(fopen(o.json, "w")) : NULL;
+    json j = {0};
+    const uint32_t n_sets = kernel_sets(sets, set_names[o.set]);
+    if (n_sets == 0)
+        return option_mistake("--set %s: this build, or this CPU, is without", set_names[o.set]) ? 0 : 2;
+    if (!option_file(o.json, &j.file))
+        return 1;
     printf("decode, one thread, %llu MiB, head dim %u; GB/s of stored bytes\n",
            (unsigned long long)o.mib, o.dim);
     printf("%-9s %-9s %5s %8s", "K", "V", "ratio", "read");
     for (uint32_t s = 0; s < n_sets; s++)
         printf(" %8s", sets[s].name);
     printf("\n");
-    if (json)
-        fprintf(json, "[");
+    if (j.file) {
+        json_open(&j, NULL, '{');
+        json_head(&j, "ops", bench_commit(o.commit));
+        json_count(&j, "mib", o.mib);
+        json_count(&j, "dim", o.dim);
+        json_open(&j, "rows", '[');
+    }
     for (int t = 0; t < 5; t++)
         for (int r = 0; r < 3; r++)
-            line(json, &o, sets, n_sets, types[t], types[t], ratios[r]);
-    line(json, &o, sets, n_sets, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0, 5);
-    if (json) {
-        fprintf(json, "\n]\n");
-        fclose(json);
+            line(&j, &o, sets, n_sets, types[t], types[t], ratios[r]);
+    line(&j, &o, sets, n_sets, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0, 5);
+    if (j.file) {
+        json_close(&j, ']');
+        json_close(&j, '}');
     }
-    return 0;
+    return option_file_close(o.json, j.file) ? 0 : 1;
 }

@@ -27,6 +27,8 @@
 #include <stdio.h>
 
 #define CLIFF_POINTS_MAX 64u
+#define CLIFF_RINGS_MAX 16u
+#define CLIFF_CUDA_OTHER_STEPS 7u /* cuda: steps at a point beside the warm and measured ones */
 
 typedef struct cliff_options {
     cliff_shape shape;
@@ -46,7 +48,9 @@ typedef struct cliff_options {
 } cliff_options;
 
 typedef struct cliff_row {
-    double point; /* as asked; tail_ns / resident step is what came out */
+    double point; /* as asked; of several, the one nearest to what came out */
+    uint32_t first_point, n_points; /* of those asked, which come to the same tail */
+    bool is_cut;                    /* cuda: to the largest tail; `point` is that one */
     cliff_result modes[CLIFF_MODES];
     cliff_result graphs[CLIFF_GRAPHS]; /* cuda, where asked for; [CLIFF_EAGER]: with RKV_FLAG_GRAPHS alone */
     cliff_result cpu; /* cuda, where asked for: with the CPU's share */
@@ -88,7 +92,7 @@ typedef struct cliff_curve {
     cliff_sizes sizes;
     double link_bytes_per_s;
     cliff_row rows[CLIFF_POINTS_MAX];
-    uint32_t n_rows; /* points that come to the same number of tiles are measured once */
+    uint32_t n_rows; /* points that come to the same number of tiles are measured once: print says which */
     cliff_gpu gpu;
     double worst_over_bound; /* cuda: of the ring */
     uint32_t knee_row;       /* cuda: where tail time and compute are nearest to each other */
@@ -96,6 +100,16 @@ typedef struct cliff_curve {
 
 /* Progress goes to `progress`, where there is one. */
 rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *out);
+/* A curve for each size of the ring, in place of the options' one; cuda: what has no
+ * ring is measured once for all. */
+rkv_status cliff_run_rings(const cliff_options *options, const uint64_t *ring_bytes, uint32_t n, FILE *progress,
+                           cliff_curve *out);
+
+/* Another row, for the points asked from `first` on that come to as many tiles. */
+cliff_row *cliff_row_add(cliff_curve *curve, uint32_t first_point);
+/* Tail time over compute, as it came out; `point` is set by it where several were asked. */
+double cliff_row_came_out(const cliff_row *row);
+void cliff_row_settle(const cliff_curve *curve, cliff_row *row);
 
 /* What a step with the CPU's share should take, by rates of the same run. */
 typedef struct cliff_cpu_model {

@@ -77,7 +77,7 @@ static rkv_status measure_link(cliff_curve *c)
 
 static uint64_t tile_bytes(const cliff_shape *shape)
 {
-    return cliff_cuda_cell_bytes(shape, true) * CLIFF_TILE_CELLS;
+    return cliff_cuda_cell_bytes(shape, true) * cliff_tile_cells(shape);
 }
 
 static double smaller(double a, double b)
@@ -105,7 +105,7 @@ static uint64_t most_tiles(const cliff_curve *c, uint64_t free_bytes)
     const double ram = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) * HOST_SHARE;
     const double bytes = smaller((double)c->options.most_tail_bytes, ram);
     const double window = c->options.window_tiles + 2;
-    return (uint64_t)larger(1, smaller(bytes / (double)tile_bytes(shape), cells / CLIFF_TILE_CELLS - window));
+    return (uint64_t)larger(1, smaller(bytes / (double)tile_bytes(shape), cells / cliff_tile_cells(shape) - window));
 }
 
 /* The rows, once the compute is known. */
@@ -118,14 +118,19 @@ static void choose_rows(run *r)
         double point = c->options.points[i];
         uint64_t tiles = tiles_at(c, point, compute_ns);
         tiles = tiles == 0 && point > 0 ? 1 : tiles;
-        if (tiles > r->most_tiles) {
+        const bool is_cut = tiles > r->most_tiles;
+        if (is_cut) {
             tiles = r->most_tiles;
             point = (double)(tiles * tile_bytes(&c->options.shape)) * 1e9 / c->link_bytes_per_s / compute_ns;
         }
-        if (tiles == last)
+        if (tiles == last) {
+            c->rows[c->n_rows - 1].n_points++;
             continue;
+        }
         r->tiles[c->n_rows] = last = tiles;
-        c->rows[c->n_rows++] = (cliff_row){.point = point};
+        cliff_row *row = cliff_row_add(c, i);
+        row->point = point;
+        row->is_cut = is_cut;
     }
 }
 
@@ -300,6 +305,7 @@ static void conclude(cliff_curve *c)
     for (uint32_t i = 0; i < c->n_rows; i++) {
         cliff_row *row = &c->rows[i];
         work_out(c, row);
+        cliff_row_settle(c, row);
         const double compute_ns = row->modes[CLIFF_RESIDENT].step_ns;
         const double ratio = row->tail_ns / compute_ns;
         const double off = ratio > 1 ? ratio - 1 : 1 - ratio;
@@ -353,22 +359,39 @@ static rkv_status start(run *r)
     return RKV_OK;
 }
 
-rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_curve *out)
+/* All that has a ring, and the conclusions. */
+static rkv_status run_ring(run *r)
+{
+    const cliff_options *o = &r->curve->options;
+    rkv_status s = run_mode(r, CLIFF_RING);
+    for (uint32_t g = 0; g < CLIFF_GRAPHS && o->graphs && s == RKV_OK; g++)
+        s = run_graphs(r, (cliff_graphs)g);
+    if (s == RKV_OK && o->cpu_threads)
+        s = run_cpu(r);
+    if (s == RKV_OK)
+        conclude(r->curve);
+    return s;
+}
+
+rkv_status cliff_cuda_run(const cliff_options *options, const uint64_t *ring_bytes, uint32_t n_rings, FILE *progress,
+                          cliff_curve *out)
 {
     run r = {.curve = out, .progress = progress};
     *out = (cliff_curve){.options = *options};
     if (options->n_points == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "no points to measure");
     rkv_status s = start(&r);
-    for (uint32_t m = 0; m < CLIFF_MODES && s == RKV_OK; m++)
-        if (m != CLIFF_OP_LEVEL || !options->no_op_level)
-            s = run_mode(&r, (cliff_mode)m);
-    for (uint32_t g = 0; g < CLIFF_GRAPHS && options->graphs && s == RKV_OK; g++)
-        s = run_graphs(&r, (cliff_graphs)g);
-    if (s == RKV_OK && options->cpu_threads)
-        s = run_cpu(&r);
     if (s == RKV_OK)
-        conclude(out);
+        s = run_mode(&r, CLIFF_RESIDENT);
+    if (s == RKV_OK && !options->no_op_level)
+        s = run_mode(&r, CLIFF_OP_LEVEL);
+    for (uint32_t i = 0; i < n_rings && s == RKV_OK; i++) {
+        r.curve = &out[i];
+        if (i + 1 < n_rings)
+            out[i + 1] = out[i]; /* as far as it is the same for all rings */
+        r.curve->options.ring_bytes = ring_bytes[i];
+        s = run_ring(&r);
+    }
     cliff_engine_destroy(r.engine);
     return s;
 }

@@ -9,6 +9,8 @@
 
 #include "cliff.h"
 
-rkv_status cliff_cuda_run(const cliff_options *options, FILE *progress, cliff_curve *out);
+/* As cliff_run_rings. */
+rkv_status cliff_cuda_run(const cliff_options *options, const uint64_t *ring_bytes, uint32_t n_rings, FILE *progress,
+                          cliff_curve *out);
 
 #endif

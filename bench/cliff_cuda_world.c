@@ -15,10 +15,9 @@
 #include <time.h>
 
 #define GROW_ROWS 512u /* as in cliff_world.c; at most CLIFF_ENGINE_ROWS */
-#define EXTRA_CELLS 32u /* as in cliff_world.c: of the active tile, beyond the lag */
-#define STEPS_MAX 200u  /* so that no step at a point opens a tile */
+#define STEPS_MAX 200u  /* as in cliff_world.c */
 #define ALONE_STEPS 4u  /* with the GPU idle, for the host's time */
-#define PROBED_STEPS 3u
+#define PROBED_STEPS (CLIFF_CUDA_OTHER_STEPS - ALONE_STEPS)
 
 struct cliff_cuda_world {
     cliff_cuda_setup setup;
@@ -66,7 +65,7 @@ static uint64_t gap_ns(const cliff_cuda_setup *setup, uint32_t site)
 static void fill_params(const cliff_cuda_setup *setup, params *out)
 {
     const cliff_shape *shape = setup->shape;
-    const uint64_t window = (uint64_t)setup->window_tiles * CLIFF_TILE_CELLS;
+    const uint64_t window = (uint64_t)setup->window_tiles * cliff_tile_cells(shape);
     const uint64_t tiles = setup->most_tail_tiles + setup->window_tiles + 2;
     memset(out, 0, sizeof *out);
     for (uint32_t i = 0; i < shape->n_sites; i++) {
@@ -90,10 +89,10 @@ static void fill_params(const cliff_cuda_setup *setup, params *out)
                                 .sites = out->sites,
                                 .n_kv_layers = shape->n_sites,
                                 .n_sites = shape->n_sites,
-                                .capacity_cells = tiles * CLIFF_TILE_CELLS,
+                                .capacity_cells = tiles * cliff_tile_cells(shape),
                                 .n_sequences = 1,
                                 .max_rows = GROW_ROWS,
-                                .tile_cells = CLIFF_TILE_CELLS,
+                                .tile_cells = cliff_tile_cells(shape),
                                 .mode = setup->mode == CLIFF_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
                                 .flags = setup->for_graphs ? RKV_FLAG_GRAPHS : 0,
                                 .ring_bytes = setup->ring_bytes,
@@ -266,7 +265,8 @@ static rkv_status grow_step(cliff_cuda_world *w, uint32_t rows)
 
 rkv_status cliff_cuda_world_grow(cliff_cuda_world *w, uint64_t tail_tiles)
 {
-    const uint64_t cells = (w->setup.window_tiles + tail_tiles) * CLIFF_TILE_CELLS + EXTRA_CELLS;
+    const cliff_shape *shape = w->setup.shape;
+    const uint64_t cells = (w->setup.window_tiles + tail_tiles) * cliff_tile_cells(shape) + cliff_extra_cells(shape);
     rkv_status s = RKV_OK;
     while (w->n_cells < cells && s == RKV_OK) {
         const uint64_t left = cells - w->n_cells;
@@ -413,9 +413,10 @@ rkv_status cliff_cuda_world_measure(cliff_cuda_world *w, uint32_t warm, uint32_t
 {
     rkv_status s = RKV_OK;
     *out = (cliff_result){0};
-    if (warm + steps + ALONE_STEPS + PROBED_STEPS > STEPS_MAX || steps == 0)
-        return rkvi_fail(RKV_E_ARGUMENT, "%u warm and %u measured steps; at most %u in all, and one measured", warm,
-                         steps, STEPS_MAX - ALONE_STEPS - PROBED_STEPS);
+    const uint32_t most = cliff_most_steps(w->setup.shape);
+    if (warm + steps + CLIFF_CUDA_OTHER_STEPS > most || steps == 0)
+        return rkvi_fail(RKV_E_ARGUMENT, "%u warm, %u measured and %u other steps; at most %u in all, one measured", warm,
+                         steps, CLIFF_CUDA_OTHER_STEPS, most);
     for (uint32_t i = 0; i < warm && s == RKV_OK; i++)
         s = decode_step(w);
     if (s == RKV_OK)

@@ -5,8 +5,8 @@
 #include "cliff.h"
 #include "cliff_shape.h"
 #include "diag.h"
+#include "options.h"
 
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@
 
 #define STEPS_CUDA 24u
 #define GIB ((uint64_t)1 << 30)
-#define MOST_TAIL_BYTES (16 * GIB)
+#define MOST_TAIL_GIB 16
 
 static const double default_points[] = {0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.5, 2, 4, 8};
 /* The last one is cut to the largest tail. */
@@ -33,13 +33,13 @@ static const char help[] =
     "  --executor sim|host|cuda\n"
     "                       virtual time (default); wall time on threads, whose sizes\n"
     "                       are 1/64; the first GPU, at full size, with real products\n"
-    "                       and attention: a step's compute is then measured, and of\n"
-    "                       the options below only those marked * count\n"
+    "                       and attention: a step's compute is then measured, and only\n"
+    "                       the options marked * may be given\n"
     "* --shape NAME         gemma-a4b (default): 5 of 30 sites stream, 14 ms;\n"
     "                       qwen14b: 48 of 48, 7 ms; custom\n"
     "  --sites N --every K --kv-heads H --head-dim D\n"
     "                       of the custom shape: each Kth of N sites streams;\n"
-    "                       H * D is a multiple of 512\n"
+    "                       H * D is a multiple of 512; not for cuda\n"
     "  --compute-ms X       compute of a step (the shape's; host: twice that)\n"
     "  --head-share X       the part of it after the last attention, 0 to 0.9 (0)\n"
     "  --jitter X           sites differ in compute by up to this part, 0 to 0.9 (0)\n"
@@ -47,73 +47,55 @@ static const char help[] =
     "                       it is, or slowed by repeating each copy)\n"
     "  --copy-us X          cost of a copy (2.9)\n"
     "  --launch-us X        time of a launch, sim (6)\n"
-    "* --ring-mb X          size of the ring (by the library's rule)\n"
+    "* --ring-mb A,B,...    size of the ring (0: by the library's rule); several: a curve each, and\n"
+    "                       --json is a list of them\n"
+    "* --tile-cells N       cells of a tile, a power of two from 16 to 4096 (256): points are whole\n"
+    "                       tiles on all streaming sites, so small ones give finer tails\n"
     "* --points A,B,...     tail time over compute, ascending\n"
     "                       (0.25,0.5,0.75,0.9,1,1.1,1.5,2,4,8; cuda: 0 before, 16 and\n"
     "                       the largest tail behind them)\n"
     "* --tail-gib X         largest tail, cuda; points beyond are cut to it (16, or\n"
     "                       what fits on the GPU when all is resident)\n"
-    "* --window-tiles N      tiles of a streaming layer that stay on the device (16)\n"
+    "* --window-tiles N     tiles of a streaming layer that stay on the device (16)\n"
     "* --graphs             the ring once more: products, and whole steps, as CUDA graphs; cuda\n"
     "* --kv-type T          of K and V: f16 (default), bf16, fp8, q8_0, q4_0; cuda\n"
     "* --cpu-threads N      the ring once more, with the CPU's share on so many threads; cuda\n"
-    "* --cpu-gbs X          rate of theirs by which the share is chosen (measured)\n"
+    "* --cpu-gbs X          rate of theirs by which the share is chosen (measured); with --cpu-threads\n"
     "* --no-op-level        leave that mode out: it is slow where the tail is large; cuda\n"
     "* --wait               the host waits for each step before it begins the next\n"
-    "* --steps N            measured steps a point (32; host: 16; cuda: 24)\n"
+    "* --steps N            measured steps a point (32; host: 16; cuda: 24; fewer with small tiles)\n"
     "  --seed N             of the jitter (1)\n"
     "* --json FILE          all settings and figures\n"
     "* --svg FILE           the curves\n"
     "* --commit TEXT        to be written into them, where the build does not know it\n"
     "  --help\n";
 
+/* As given: options that are 0 or NULL have a default. */
 typedef struct arguments {
     cliff_options options;
     cliff_custom custom;
-    const char *shape, *json, *svg;
-    rkv_type kv_type;
-    double compute_ms, head_share, jitter;
+    const char *points, *rings, *json, *svg;
+    uint64_t ring_bytes[CLIFF_RINGS_MAX];
+    uint32_t n_rings;
+    uint32_t executor, shape, kv_type, tile_cells;
+    double compute_ms, head_share, jitter, link_gbs, copy_us, launch_us, tail_gib, cpu_gbs;
 } arguments;
 
-enum {
-    O_EXECUTOR = 1, O_SHAPE, O_SITES, O_EVERY, O_KV_HEADS, O_HEAD_DIM, O_COMPUTE, O_HEAD, O_JITTER, O_LINK,
-    O_COPY, O_LAUNCH, O_RING, O_POINTS, O_STEPS, O_SEED, O_JSON, O_TAIL, O_COMMIT, O_SVG, O_WAIT, O_WINDOW, O_NO_OP, O_GRAPHS, O_CPU_THREADS, O_CPU_GBS, O_KV_TYPE, O_HELP
-};
+static const char *const executor_names[] = {[CLIFF_SIM] = "sim", [CLIFF_HOST] = "host", [CLIFF_CUDA] = "cuda", NULL};
+static const char *const shape_names[] = {"gemma-a4b", "qwen14b", "custom", NULL};
+static const char *const type_names[] = {"f16", "bf16", "fp8", "q8_0", "q4_0", NULL};
+static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
 
-static const struct option long_options[] = {
-    {"executor", 1, NULL, O_EXECUTOR},  {"shape", 1, NULL, O_SHAPE},     {"sites", 1, NULL, O_SITES},
-    {"every", 1, NULL, O_EVERY},        {"kv-heads", 1, NULL, O_KV_HEADS}, {"head-dim", 1, NULL, O_HEAD_DIM},
-    {"compute-ms", 1, NULL, O_COMPUTE}, {"head-share", 1, NULL, O_HEAD}, {"jitter", 1, NULL, O_JITTER},
-    {"link-gbs", 1, NULL, O_LINK},      {"copy-us", 1, NULL, O_COPY},    {"launch-us", 1, NULL, O_LAUNCH},
-    {"ring-mb", 1, NULL, O_RING},       {"points", 1, NULL, O_POINTS},   {"steps", 1, NULL, O_STEPS},
-    {"seed", 1, NULL, O_SEED},          {"json", 1, NULL, O_JSON},       {"svg", 1, NULL, O_SVG},
-    {"tail-gib", 1, NULL, O_TAIL},      {"commit", 1, NULL, O_COMMIT},
-    {"window-tiles", 1, NULL, O_WINDOW}, {"no-op-level", 0, NULL, O_NO_OP},
-    {"graphs", 0, NULL, O_GRAPHS},      {"cpu-threads", 1, NULL, O_CPU_THREADS}, {"cpu-gbs", 1, NULL, O_CPU_GBS},
-    {"kv-type", 1, NULL, O_KV_TYPE},
-    {"wait", 0, NULL, O_WAIT},          {"help", 0, NULL, O_HELP},       {NULL, 0, NULL, 0}};
-
-/* A number in [low, high], or a sentence and false. */
-static bool number(const char *name, const char *text, double low, double high, double *out)
-{
-    char *end;
-    const double v = strtod(text, &end);
-    if (end != text && *end == 0 && v >= low && v <= high) {
-        *out = v;
-        return true;
-    }
-    fprintf(stderr, "rollkv-bench: --%s %s: give a number from %g to %g\n", name, text, low, high);
-    return false;
-}
-
-static bool count(const char *name, const char *text, uint32_t high, uint32_t *out)
-{
-    double v;
-    if (!number(name, text, 1, high, &v))
-        return false;
-    *out = (uint32_t)v;
-    return true;
-}
+/* Where an option has no effect it is refused. */
+enum { IN_SIM = 1 << CLIFF_SIM, IN_HOST = 1 << CLIFF_HOST, IN_CUDA = 1 << CLIFF_CUDA };
+static const struct {
+    const char *name;
+    uint32_t executors;
+} partly[] = {{"compute-ms", IN_SIM | IN_HOST}, {"head-share", IN_SIM | IN_HOST}, {"jitter", IN_SIM | IN_HOST},
+              {"seed", IN_SIM | IN_HOST},       {"copy-us", IN_SIM | IN_HOST},    {"launch-us", IN_SIM},
+              {"tail-gib", IN_CUDA},            {"graphs", IN_CUDA},              {"kv-type", IN_CUDA},
+              {"cpu-threads", IN_CUDA},         {"cpu-gbs", IN_CUDA},             {"no-op-level", IN_CUDA}};
+static const char *const of_custom[] = {"sites", "every", "kv-heads", "head-dim"};
 
 static bool points(const char *text, cliff_options *o)
 {
@@ -129,127 +111,80 @@ static bool points(const char *text, cliff_options *o)
             return true;
         at = end;
     }
-    fprintf(stderr, "rollkv-bench: --points %s: give at most %u numbers from 0 up to 1000, ascending\n", text,
-            CLIFF_POINTS_MAX);
-    return false;
+    return option_mistake("--points %s: give at most %u numbers from 0 up to 1000, ascending", text, CLIFF_POINTS_MAX);
 }
 
-static bool executor(const char *text, cliff_machine *m)
+static bool rings(const char *text, arguments *a)
 {
-    static const char *const names[] = {[CLIFF_SIM] = "sim", [CLIFF_HOST] = "host", [CLIFF_CUDA] = "cuda"};
-    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(text, names[i]) == 0) {
-            m->executor = (cliff_executor)i;
+    for (const char *at = text; a->n_rings < CLIFF_RINGS_MAX; at++) {
+        char *end;
+        const double mb = strtod(at, &end);
+        if (end == at || !(mb == 0 || (mb >= 1 && mb <= 1e6)) || (*end && *end != ','))
+            break;
+        a->ring_bytes[a->n_rings++] = (uint64_t)(mb * 1e6);
+        if (!*end)
             return true;
-        }
-    fprintf(stderr, "rollkv-bench: --executor %s: there are sim, host and cuda\n", text);
-    return false;
-}
-
-static bool kv_type(const char *text, rkv_type *out)
-{
-    static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_BF16, RKV_TYPE_FP8_E4M3, RKV_TYPE_Q8_0, RKV_TYPE_Q4_0};
-    static const char *const names[] = {"f16", "bf16", "fp8", "q8_0", "q4_0"};
-    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *out = types[i];
-            return true;
-        }
-    fprintf(stderr, "rollkv-bench: --kv-type %s: there are f16, bf16, fp8, q8_0 and q4_0\n", text);
-    return false;
-}
-
-/* Of the machine: a value in the unit of its option. */
-static bool machine_option(int o, const char *name, const char *text, cliff_options *c)
-{
-    double v;
-    cliff_machine *m = &c->machine;
-    switch (o) {
-    case O_LINK:
-        if (!number(name, text, 0.1, 1000, &v))
-            return false;
-        m->link_bytes_per_s = (uint64_t)(v * 1e9);
-        return true;
-    case O_COPY:
-        if (!number(name, text, 0, 1000, &v))
-            return false;
-        m->copy_cost_ns = (int64_t)(v * 1e3);
-        return true;
-    case O_LAUNCH:
-        if (!number(name, text, 0, 1000, &v))
-            return false;
-        m->launch_ns = (int64_t)(v * 1e3);
-        return true;
-    default:
-        if (!number(name, text, 1, 1e6, &v))
-            return false;
-        c->ring_bytes = (uint64_t)(v * 1e6);
-        return true;
+        at = end;
     }
+    return option_mistake("--ring-mb %s: give 0, for the rule's, or a number from 1 to 1e+06; at most %u of them", text,
+                          CLIFF_RINGS_MAX);
 }
 
-static bool one_option(int o, const char *name, const char *text, arguments *a)
+/* What was given and would count for nothing. */
+static bool all_count(const option_of *table, const arguments *a)
 {
-    double v;
-    switch (o) {
-    case O_EXECUTOR: return executor(text, &a->options.machine);
-    case O_SHAPE: a->shape = text; return true;
-    case O_SITES: return count(name, text, CLIFF_SITES_MAX, &a->custom.n_sites);
-    case O_EVERY: return count(name, text, CLIFF_SITES_MAX, &a->custom.every);
-    case O_KV_HEADS: return count(name, text, 256, &a->custom.n_kv_heads);
-    case O_HEAD_DIM: return count(name, text, 1024, &a->custom.head_dim);
-    case O_COMPUTE: return number(name, text, 0.1, 10000, &a->compute_ms);
-    case O_HEAD: return number(name, text, 0, 0.9, &a->head_share);
-    case O_JITTER: return number(name, text, 0, 0.9, &a->jitter);
-    case O_POINTS: return points(text, &a->options);
-    case O_STEPS: return count(name, text, 150, &a->options.steps);
-    case O_SEED:
-        if (!number(name, text, 0, 1e15, &v))
-            return false;
-        a->options.seed = (uint64_t)v;
-        return true;
-    case O_JSON: a->json = text; return true;
-    case O_SVG: a->svg = text; return true;
-    case O_COMMIT: a->options.commit = text; return true;
-    case O_TAIL:
-        if (!number(name, text, 0.01, 1000, &v))
-            return false;
-        a->options.most_tail_bytes = (uint64_t)(v * (double)GIB);
-        return true;
-    case O_WAIT: a->options.waits = true; return true;
-    case O_WINDOW: return count(name, text, 1 << 20, &a->options.window_tiles);
-    case O_NO_OP: a->options.no_op_level = true; return true;
-    case O_GRAPHS: a->options.graphs = true; return true;
-    case O_CPU_THREADS: return count(name, text, 1024, &a->options.cpu_threads);
-    case O_KV_TYPE: return kv_type(text, &a->kv_type);
-    case O_CPU_GBS:
-        if (!number(name, text, 0.1, 1000, &v))
-            return false;
-        a->options.cpu_bytes_per_s = v * 1e9;
-        return true;
-    default: return machine_option(o, name, text, &a->options);
-    }
+    const char *executor = executor_names[a->executor];
+    for (size_t i = 0; i < sizeof partly / sizeof *partly; i++)
+        if (options_has(table, partly[i].name) && !(partly[i].executors >> a->executor & 1))
+            return option_mistake("--%s has no effect with --executor %s", partly[i].name, executor);
+    for (size_t i = 0; i < sizeof of_custom / sizeof *of_custom; i++)
+        if (options_has(table, of_custom[i]) && strcmp(shape_names[a->shape], "custom") != 0)
+            return option_mistake("--%s has no effect with --shape %s: it is of custom", of_custom[i],
+                                  shape_names[a->shape]);
+    if (options_has(table, "cpu-gbs") && !a->options.cpu_threads)
+        return option_mistake("--cpu-gbs has no effect without --cpu-threads");
+    return true;
 }
 
 static bool choose_shape(arguments *a)
 {
     cliff_shape *shape = &a->options.shape;
-    if (strcmp(a->shape, "custom") == 0 && !cliff_shape_custom(&a->custom, shape)) {
-        fprintf(stderr, "rollkv-bench: custom shape of %u sites, every %u, %u x %u: at most %u sites, every at "
-                        "most sites, heads * dim a multiple of %u\n",
-                a->custom.n_sites, a->custom.every, a->custom.n_kv_heads, a->custom.head_dim, CLIFF_SITES_MAX,
-                8 * CLIFF_SCALE);
-        return false;
-    }
-    if (strcmp(a->shape, "custom") && !cliff_shape_named(a->shape, shape)) {
-        fprintf(stderr, "rollkv-bench: --shape %s: there are gemma-a4b, qwen14b and custom\n", a->shape);
-        return false;
+    if (cliff_shape_named(shape_names[a->shape], shape)) {
+        /* it is one of those */
+    } else if (a->executor == CLIFF_CUDA) {
+        return option_mistake("--shape custom has no products: --executor cuda measures gemma-a4b and qwen14b");
+    } else if (!cliff_shape_custom(&a->custom, shape)) {
+        return option_mistake("custom shape of %u sites, every %u, %u x %u: at most %u sites, every at most sites, "
+                              "heads * dim a multiple of %u",
+                              a->custom.n_sites, a->custom.every, a->custom.n_kv_heads, a->custom.head_dim,
+                              CLIFF_SITES_MAX, 8 * CLIFF_SCALE);
     }
     if (a->compute_ms > 0)
         shape->compute_ns = (int64_t)(a->compute_ms * 1e6);
     shape->head_share = a->head_share;
     shape->jitter = a->jitter;
     shape->seed = a->options.seed;
+    shape->kv_type = a->executor == CLIFF_CUDA ? types[a->kv_type] : 0;
+    shape->tile_cells = a->tile_cells;
+    if (a->tile_cells < 16 || a->tile_cells > 4096 || a->tile_cells & (a->tile_cells - 1))
+        return option_mistake("--tile-cells %u: give a power of two from 16 to 4096", a->tile_cells);
+    return true;
+}
+
+/* No tile may enter the tail in a point's steps, so small tiles have room for few. */
+static bool choose_steps(arguments *a)
+{
+    static const uint32_t usual[] = {[CLIFF_SIM] = STEPS_SIM, [CLIFF_HOST] = STEPS_HOST, [CLIFF_CUDA] = STEPS_CUDA};
+    cliff_options *o = &a->options;
+    const uint32_t others = a->executor == CLIFF_CUDA ? CLIFF_CUDA_OTHER_STEPS : 0;
+    const uint32_t most = cliff_most_steps(&o->shape) - others, warm = WARM_STEPS < most / 3 ? WARM_STEPS : most / 3;
+    if (o->steps > most - warm)
+        return option_mistake("--steps %u: with tiles of %u cells at most %u, beside %u to warm up%s", o->steps,
+                              cliff_tile_cells(&o->shape), most - warm, warm,
+                              others ? " and a few of other kinds" : "");
+    if (!o->steps)
+        o->steps = usual[a->executor] < most - warm ? usual[a->executor] : most - warm;
+    o->warm_steps = warm;
     return true;
 }
 
@@ -263,87 +198,128 @@ static void default_set(cliff_options *o, bool is_cuda)
 /* What was not asked for: on the host executor kernels take what they take, the
  * link is ten times slower and the step twice as long, so that a thread's waking
  * up is short beside a copy and a site. */
-static void fill_defaults(arguments *a)
+static void fill_machine(arguments *a)
 {
     cliff_machine *m = &a->options.machine;
-    if (!a->options.n_points)
-        default_set(&a->options, m->executor == CLIFF_CUDA);
-    if (m->executor == CLIFF_CUDA) { /* measured, but for the link's speed if it is given */
-        *m = (cliff_machine){.executor = CLIFF_CUDA, .link_bytes_per_s = m->link_bytes_per_s};
-        a->options.shape.kv_type = a->kv_type;
-        a->options.steps = a->options.steps ? a->options.steps : STEPS_CUDA;
+    *m = (cliff_machine){.executor = (cliff_executor)a->executor, .link_bytes_per_s = (uint64_t)(a->link_gbs * 1e9)};
+    if (m->executor == CLIFF_CUDA) /* measured, but for the link's speed if it is given */
         return;
-    }
     const cliff_machine h200 = cliff_machine_h200(m->executor);
     const bool is_host = m->executor == CLIFF_HOST;
     if (is_host && a->compute_ms <= 0)
         a->options.shape.compute_ns *= 2;
-    if (!a->options.steps)
-        a->options.steps = is_host ? STEPS_HOST : STEPS_SIM;
     m->device_bytes_per_s = h200.device_bytes_per_s;
     m->row_cost_ns = h200.row_cost_ns;
-    m->copy_cost_ns = m->copy_cost_ns < 0 ? h200.copy_cost_ns : m->copy_cost_ns;
-    m->launch_ns = m->launch_ns < 0 || is_host ? h200.launch_ns : m->launch_ns;
+    m->copy_cost_ns = a->copy_us < 0 ? h200.copy_cost_ns : (int64_t)(a->copy_us * 1e3);
+    m->launch_ns = a->launch_us < 0 ? h200.launch_ns : (int64_t)(a->launch_us * 1e3);
     if (!m->link_bytes_per_s)
         m->link_bytes_per_s = is_host ? h200.link_bytes_per_s / 10 : h200.link_bytes_per_s;
 }
 
-/* 1: go on; 0: helped; -1: a mistake. */
-static int parse(int argc, char **argv, arguments *a)
+static bool fill(const option_of *table, arguments *a)
 {
-    int o, index = 0;
-    *a = (arguments){.shape = "gemma-a4b", .custom = {.n_sites = 32, .every = 1, .n_kv_heads = 8, .head_dim = 128}};
-    a->options = (cliff_options){.machine = {.copy_cost_ns = -1, .launch_ns = -1},
-                                 .warm_steps = WARM_STEPS,
-                                 .window_tiles = WINDOW_TILES,
-                                 .most_tail_bytes = MOST_TAIL_BYTES,
-                                 .seed = 1};
-    while ((o = getopt_long(argc, argv, "", long_options, &index)) != -1) {
-        if (o == O_HELP) {
-            fputs(help, stdout);
-            return 0;
-        }
-        if (o == '?' || !one_option(o, long_options[index].name, optarg, a))
-            return -1;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "rollkv-bench: '%s' is no option; see --help\n", argv[optind]);
-        return -1;
-    }
-    if (!choose_shape(a))
-        return -1;
-    fill_defaults(a);
-    return 1;
+    cliff_options *o = &a->options;
+    if (!all_count(table, a) || !choose_shape(a) || !choose_steps(a))
+        return false;
+    if (a->points && !points(a->points, o))
+        return false;
+    if (!a->points)
+        default_set(o, a->executor == CLIFF_CUDA);
+    if (!rings(a->rings, a))
+        return false;
+    if (a->n_rings > 1 && a->svg)
+        return option_mistake("--svg draws one curve: give one --ring-mb");
+    o->most_tail_bytes = (uint64_t)(a->tail_gib * (double)GIB);
+    o->cpu_bytes_per_s = a->cpu_gbs * 1e9;
+    fill_machine(a);
+    return true;
 }
 
-static bool write_file(const cliff_curve *curve, const char *path, void (*write)(const cliff_curve *, FILE *))
+static int parse(int argc, char **argv, arguments *a)
 {
-    if (!path)
-        return true;
-    FILE *f = fopen(path, "w");
-    if (f)
-        write(curve, f);
-    if (f && fclose(f) == 0)
-        return true;
-    perror(path);
-    return false;
+    cliff_options *o = &a->options;
+    *a = (arguments){.custom = {.n_sites = 32, .every = 1, .n_kv_heads = 8, .head_dim = 128},
+                     .options = {.window_tiles = WINDOW_TILES, .seed = 1},
+                     .rings = "0", .tile_cells = CLIFF_TILE_CELLS, .copy_us = -1, .launch_us = -1,
+                     .tail_gib = MOST_TAIL_GIB};
+    option_of table[] = {
+        {.name = "executor", .kind = OPTION_NAME, .to = &a->executor, .names = executor_names},
+        {.name = "shape", .kind = OPTION_NAME, .to = &a->shape, .names = shape_names},
+        {"sites", OPTION_COUNT, &a->custom.n_sites, 1, CLIFF_SITES_MAX, NULL, false},
+        {"every", OPTION_COUNT, &a->custom.every, 1, CLIFF_SITES_MAX, NULL, false},
+        {"kv-heads", OPTION_COUNT, &a->custom.n_kv_heads, 1, 256, NULL, false},
+        {"head-dim", OPTION_COUNT, &a->custom.head_dim, 1, 1024, NULL, false},
+        {"compute-ms", OPTION_NUMBER, &a->compute_ms, 0.1, 10000, NULL, false},
+        {"head-share", OPTION_NUMBER, &a->head_share, 0, 0.9, NULL, false},
+        {"jitter", OPTION_NUMBER, &a->jitter, 0, 0.9, NULL, false},
+        {"link-gbs", OPTION_NUMBER, &a->link_gbs, 0.1, 1000, NULL, false},
+        {"copy-us", OPTION_NUMBER, &a->copy_us, 0, 1000, NULL, false},
+        {"launch-us", OPTION_NUMBER, &a->launch_us, 0, 1000, NULL, false},
+        {.name = "ring-mb", .kind = OPTION_TEXT, .to = &a->rings},
+        {"tile-cells", OPTION_COUNT, &a->tile_cells, 16, 4096, NULL, false},
+        {.name = "points", .kind = OPTION_TEXT, .to = &a->points},
+        {"tail-gib", OPTION_NUMBER, &a->tail_gib, 0.01, 1000, NULL, false},
+        {"window-tiles", OPTION_COUNT, &o->window_tiles, 1, 1 << 20, NULL, false},
+        {.name = "graphs", .kind = OPTION_FLAG, .to = &o->graphs},
+        {.name = "kv-type", .kind = OPTION_NAME, .to = &a->kv_type, .names = type_names},
+        {"cpu-threads", OPTION_COUNT, &o->cpu_threads, 1, 1024, NULL, false},
+        {"cpu-gbs", OPTION_NUMBER, &a->cpu_gbs, 0.1, 1000, NULL, false},
+        {.name = "no-op-level", .kind = OPTION_FLAG, .to = &o->no_op_level},
+        {.name = "wait", .kind = OPTION_FLAG, .to = &o->waits},
+        {"steps", OPTION_COUNT, &o->steps, 1, 150, NULL, false},
+        {"seed", OPTION_LONG, &o->seed, 0, 1e15, NULL, false},
+        {.name = "json", .kind = OPTION_TEXT, .to = &a->json},
+        {.name = "svg", .kind = OPTION_TEXT, .to = &a->svg},
+        {.name = "commit", .kind = OPTION_TEXT, .to = &o->commit},
+        {0}};
+    const int go_on = options_parse("rollkv-bench", help, table, argc, argv);
+    return go_on == 1 && !fill(table, a) ? -1 : go_on;
+}
+
+/* Several are a list. */
+static void write_curves(const cliff_curve *curves, uint32_t n, FILE *file)
+{
+    for (uint32_t i = 0; i < n && file; i++) {
+        if (n > 1)
+            fputs(i ? "," : "[", file);
+        cliff_write_json(&curves[i], file);
+    }
+    if (n > 1 && file)
+        fputs("]\n", file);
+}
+
+static int run(const arguments *a, cliff_curve *curves, FILE *json, FILE *svg)
+{
+    const rkv_status s = cliff_run_rings(&a->options, a->ring_bytes, a->n_rings, stderr, curves);
+    if (s != RKV_OK) {
+        option_mistake("%s: %s", rkvi_status_name(s), rkvi_error_text());
+        return 1;
+    }
+    for (uint32_t i = 0; i < a->n_rings; i++) {
+        if (i)
+            putchar('\n');
+        cliff_print(&curves[i], stdout);
+        if (a->options.machine.executor == CLIFF_CUDA)
+            cliff_print_steps(&curves[i], stdout);
+    }
+    write_curves(curves, a->n_rings, json);
+    if (svg)
+        cliff_write_svg(&curves[0], svg);
+    const bool ok = option_file_close(a->json, json);
+    return option_file_close(a->svg, svg) && ok ? 0 : 1;
 }
 
 int cliff_main(int argc, char **argv)
 {
-    static cliff_curve curve;
-    arguments a;
+    static arguments a;
+    FILE *json, *svg;
     const int go_on = parse(argc, argv, &a);
     if (go_on < 1)
         return go_on < 0 ? 2 : 0;
-    const rkv_status s = cliff_run(&a.options, stderr, &curve);
-    if (s != RKV_OK) {
-        fprintf(stderr, "rollkv-bench: %s: %s\n", rkvi_status_name(s), rkvi_error_text());
+    if (!option_file(a.json, &json) || !option_file(a.svg, &svg))
         return 1;
-    }
-    cliff_print(&curve, stdout);
-    if (a.options.machine.executor == CLIFF_CUDA)
-        cliff_print_steps(&curve, stdout);
-    const bool ok = write_file(&curve, a.json, cliff_write_json);
-    return write_file(&curve, a.svg, cliff_write_svg) && ok ? 0 : 1;
+    cliff_curve *curves = calloc(a.n_rings, sizeof *curves);
+    const int status = curves ? run(&a, curves, json, svg) : 1;
+    free(curves);
+    return status;
 }

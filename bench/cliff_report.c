@@ -2,14 +2,13 @@
  *
  * cliff_report.c: a cliff curve as a table, as JSON and as a drawing.
  */
-#include "bench_commit.h"
 #include "cliff.h"
 #include "json.h"
+#include "options.h"
 #include "svg.h"
 
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MB 1e-6
@@ -36,7 +35,7 @@ static void print_gpu_head(const cliff_curve *c, FILE *f)
 {
     const cliff_gpu *g = &c->gpu;
     fprintf(f, "%s, NVIDIA driver %s (CUDA %s); commit %s\n", g->name, g->driver, g->cuda,
-            c->options.commit ? c->options.commit : BENCH_COMMIT);
+            bench_commit(c->options.commit));
     fprintf(f, "weights %.2f GB, plain read of them %.2f TB/s; the products alone take %.3f ms, %.3f x "
                "a plain read; while the link is busy %.3f ms (+%.1f %%)\n",
             (double)g->weight_bytes * 1e-9, g->read_bytes_per_s * 1e-12, g->products_ns * MS,
@@ -73,13 +72,15 @@ static void print_head(const cliff_curve *c, FILE *f)
             "(rule: %.1f MB), copies up to %.1f MB; window %u tiles a streaming layer\n",
             c->link_bytes_per_s * 1e-9, is_cuda ? 256u : 64u, (double)c->sizes.ring_bytes * MB, (double)c->sizes.rule_bytes * MB,
             (double)c->sizes.copy_bytes * MB, o->window_tiles);
+    if (cliff_tile_cells(&o->shape) != CLIFF_TILE_CELLS)
+        fprintf(f, "tiles of %u cells, not %u\n", cliff_tile_cells(&o->shape), CLIFF_TILE_CELLS);
     fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s%s\n", o->steps, o->warm_steps,
             (unsigned long long)o->seed, m->executor == CLIFF_SIM ? "mean" : "median",
             o->waits ? "; the host waits for each step" : "");
     if (is_cuda) {
-        const double tail_cells = larger(0, (double)c->sizes.free_zone_cells - (double)o->window_tiles * CLIFF_TILE_CELLS);
-        const double cell_bytes =
-            (double)cliff_tile_bytes(&o->shape) / CLIFF_TILE_CELLS * cliff_streaming_sites(&o->shape);
+        const double tile = cliff_tile_cells(&o->shape);
+        const double tail_cells = larger(0, (double)c->sizes.free_zone_cells - (double)o->window_tiles * tile);
+        const double cell_bytes = (double)cliff_tile_bytes(&o->shape) / tile * cliff_streaming_sites(&o->shape);
         fprintf(f, "estimate: the tail is free up to %llu cells, %.1f MB of tail\n",
                 (unsigned long long)c->sizes.free_zone_cells, tail_cells * cell_bytes * MB);
         return;
@@ -106,9 +107,28 @@ static void print_row(const cliff_row *r, FILE *f)
             r->extra_launches, (double)ring->run_ahead_bytes * MB, (double)ring->ring_bytes * MB);
 }
 
+/* A line for each tail that several of the points asked come to. */
+static void print_shared(const cliff_curve *c, FILE *f)
+{
+    const cliff_options *o = &c->options;
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        const cliff_row *row = &c->rows[i];
+        if (row->n_points < 2)
+            continue;
+        const bool is_last = i + 1 == c->n_rows && row->is_cut;
+        fprintf(f, "points");
+        for (uint32_t k = 0; k < row->n_points; k++)
+            fprintf(f, "%s %g", !k ? "" : k + 1 < row->n_points ? "," : " and", o->points[row->first_point + k]);
+        fprintf(f, " come to the same tail, %.1f MB (%.2f of the compute), and were measured once; %s\n",
+                (double)row->modes[CLIFF_RING].list_bytes * MB, cliff_row_came_out(row),
+                is_last ? "it is the largest" : "--tile-cells gives finer tails");
+    }
+}
+
 void cliff_print(const cliff_curve *c, FILE *f)
 {
     print_head(c, f);
+    print_shared(c, f);
     fprintf(f, "\n%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "tail", "tail/", "resident",
             "op-level", "ring", "bound", "ring/", "r/b", "op-lvl/", "hidden", "copies", "MB", "extra", "ahead",
             "ring");
@@ -206,6 +226,7 @@ static void json_settings(json *j, const cliff_curve *c)
     json_count(j, "most_tail_bytes", o->most_tail_bytes);
     json_count(j, "steps", o->steps);
     json_count(j, "warm_steps", o->warm_steps);
+    json_count(j, "tile_cells", cliff_tile_cells(&o->shape));
     json_count(j, "window_tiles", o->window_tiles);
     json_count(j, "ring_bytes", c->sizes.ring_bytes);
     json_count(j, "ring_rule_bytes", c->sizes.rule_bytes);
@@ -276,6 +297,11 @@ static void json_row(json *j, const cliff_curve *c, const cliff_row *r)
 {
     json_open(j, NULL, '{');
     json_number(j, "point", r->point);
+    json_open(j, "points_asked", '[');
+    for (uint32_t i = 0; i < r->n_points; i++)
+        json_number(j, NULL, c->options.points[r->first_point + i]);
+    json_close(j, ']');
+    json_number(j, "tail_over_compute", cliff_row_came_out(r));
     json_number(j, "tail_ns", r->tail_ns);
     json_number(j, "bound_ns", r->bound_ns);
     json_number(j, r->cause ? "bound_beside_copies_ns" : "bound_with_launches_ns", r->bound_launches_ns);
@@ -301,16 +327,9 @@ static void json_row(json *j, const cliff_curve *c, const cliff_row *r)
 void cliff_write_json(const cliff_curve *c, FILE *file)
 {
     json j = {.file = file};
-    char date[32] = "";
-    const time_t now = time(NULL);
-    struct tm utc;
-    if (gmtime_r(&now, &utc))
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     json_open(&j, NULL, '{');
-    json_string(&j, "bench", "cliff");
-    json_string(&j, "commit", c->options.commit ? c->options.commit : BENCH_COMMIT);
+    json_head(&j, "cliff", bench_commit(c->options.commit));
     json_string(&j, "version", rkv_build_info());
-    json_string(&j, "date", date);
     json_machine(&j);
     if (c->options.machine.executor == CLIFF_CUDA)
         json_gpu(&j, &c->gpu);

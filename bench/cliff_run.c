@@ -7,6 +7,8 @@
 #include "cliff_cuda.h"
 #include "diag.h"
 
+#include <math.h>
+
 static const char *const mode_names[CLIFF_MODES] = {"resident", "op-level", "ring"};
 
 /* Tail tiles of each streaming site at a point. */
@@ -47,7 +49,7 @@ static rkv_status measure(const cliff_curve *c, cliff_world *const worlds[], uin
     for (uint32_t m = 0; m < CLIFF_MODES && s == RKV_OK; m++) {
         if (progress)
             fprintf(progress, "\r%s: point %u of %u (%.2f of the compute), %-8s ", c->options.shape.name,
-                    c->n_rows + 1, c->options.n_points, row->point, mode_names[m]);
+                    row->first_point + 1, c->options.n_points, row->point, mode_names[m]);
         s = cliff_world_grow(worlds[m], tiles);
         if (s == RKV_OK)
             s = cliff_world_measure(worlds[m], c->options.warm_steps, c->options.steps, &row->modes[m]);
@@ -57,20 +59,42 @@ static rkv_status measure(const cliff_curve *c, cliff_world *const worlds[], uin
     return s;
 }
 
+cliff_row *cliff_row_add(cliff_curve *c, uint32_t first_point)
+{
+    cliff_row *row = &c->rows[c->n_rows++];
+    *row = (cliff_row){.point = c->options.points[first_point], .first_point = first_point, .n_points = 1};
+    return row;
+}
+
+double cliff_row_came_out(const cliff_row *row)
+{
+    return row->modes[CLIFF_RESIDENT].step_ns > 0 ? row->tail_ns / row->modes[CLIFF_RESIDENT].step_ns : 0;
+}
+
+void cliff_row_settle(const cliff_curve *c, cliff_row *row)
+{
+    const double *points = &c->options.points[row->first_point], came_out = cliff_row_came_out(row);
+    for (uint32_t i = 0; i < row->n_points && !row->is_cut; i++)
+        if (fabs(points[i] - came_out) < fabs(row->point - came_out))
+            row->point = points[i];
+}
+
 static rkv_status run_points(cliff_curve *c, cliff_world *const worlds[], FILE *progress)
 {
     uint64_t done = UINT64_MAX;
     for (uint32_t i = 0; i < c->options.n_points; i++) {
         const uint64_t tiles = tiles_at(c, c->options.points[i]);
-        if (tiles == done)
+        if (tiles == done) {
+            c->rows[c->n_rows - 1].n_points++;
             continue;
-        c->rows[c->n_rows] = (cliff_row){.point = c->options.points[i]};
-        const rkv_status s = measure(c, worlds, tiles, progress, &c->rows[c->n_rows]);
+        }
+        const rkv_status s = measure(c, worlds, tiles, progress, cliff_row_add(c, i));
         if (s != RKV_OK)
             return s;
-        c->n_rows++;
         done = tiles;
     }
+    for (uint32_t i = 0; i < c->n_rows; i++)
+        cliff_row_settle(c, &c->rows[i]);
     return RKV_OK;
 }
 
@@ -79,7 +103,7 @@ rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *
 {
     cliff_world *worlds[CLIFF_MODES] = {NULL};
     if (options->machine.executor == CLIFF_CUDA)
-        return cliff_cuda_run(options, progress, out);
+        return cliff_cuda_run(options, &options->ring_bytes, 1, progress, out);
     *out = (cliff_curve){.options = *options};
     if (options->n_points == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "no points to measure");
@@ -103,5 +127,19 @@ rkv_status cliff_run(const cliff_options *options, FILE *progress, cliff_curve *
         fputc('\n', progress);
     for (uint32_t m = 0; m < CLIFF_MODES; m++)
         cliff_world_destroy(worlds[m]);
+    return s;
+}
+
+rkv_status cliff_run_rings(const cliff_options *options, const uint64_t *ring_bytes, uint32_t n, FILE *progress,
+                           cliff_curve *out)
+{
+    rkv_status s = RKV_OK;
+    if (options->machine.executor == CLIFF_CUDA)
+        return cliff_cuda_run(options, ring_bytes, n, progress, out);
+    for (uint32_t i = 0; i < n && s == RKV_OK; i++) {
+        cliff_options o = *options;
+        o.ring_bytes = ring_bytes[i];
+        s = cliff_run(&o, progress, &out[i]);
+    }
     return s;
 }

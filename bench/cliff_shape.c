@@ -24,7 +24,7 @@ uint64_t cliff_cell_bytes(const cliff_shape *shape, uint32_t site)
     const cliff_site *s = &shape->sites[site];
     const rkv_type type = shape->kv_type ? shape->kv_type : RKV_TYPE_F16;
     rkvi_geom g = {.n_heads = s->n_kv_heads, .dk = s->head_dim, .dv = s->head_dim, .type_k = type, .type_v = type,
-                   .k_scale = 1, .v_scale = 1, .tile_cells = CLIFF_TILE_CELLS};
+                   .k_scale = 1, .v_scale = 1, .tile_cells = cliff_tile_cells(shape)};
     return rkvi_geom_init(&g) == RKV_OK ? g.bytes / g.tile_cells : 0;
 }
 

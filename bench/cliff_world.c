@@ -13,8 +13,8 @@
 #include <string.h>
 
 #define GROW_ROWS 512u      /* few, so that the ring is as the rule for decode has it */
-#define EXTRA_CELLS 32u   /* of the active tile when the context has grown: beyond the lag */
-#define STEPS_MAX 200u    /* so that no measured step opens a tile */
+#define LAG_CELLS 16u       /* of the library: by so many cells a tile lags before it enters the tail */
+#define STEPS_MAX 200u    /* of any tile */
 #define SITE_LAUNCHES 3   /* store, attend, merge: part of the compute */
 
 struct cliff_world {
@@ -59,11 +59,29 @@ static int64_t before_ns(const cliff_shape *shape, uint32_t site)
     return site_ns(shape, site) / 4;
 }
 
+uint32_t cliff_tile_cells(const cliff_shape *shape)
+{
+    return shape->tile_cells ? shape->tile_cells : CLIFF_TILE_CELLS;
+}
+
+/* Beyond the lag. */
+uint32_t cliff_extra_cells(const cliff_shape *shape)
+{
+    return cliff_tile_cells(shape) >= 128 ? 2 * LAG_CELLS : LAG_CELLS + 1;
+}
+
+uint32_t cliff_most_steps(const cliff_shape *shape)
+{
+    const uint32_t cells = cliff_tile_cells(shape);
+    const uint32_t room = cells >= 64 ? cells - cliff_extra_cells(shape) : cells - 1;
+    return room < STEPS_MAX ? room : STEPS_MAX;
+}
+
 uint64_t cliff_tile_bytes(const cliff_shape *shape)
 {
     for (uint32_t i = 0; i < shape->n_sites; i++)
         if (shape->sites[i].streams)
-            return cliff_cell_bytes(shape, i) * CLIFF_TILE_CELLS;
+            return cliff_cell_bytes(shape, i) * cliff_tile_cells(shape);
     return 0;
 }
 
@@ -88,7 +106,7 @@ static void fill_layers(const cliff_setup *setup, uint32_t scale, cliff_params *
     for (uint32_t i = 0; i < shape->n_sites; i++) {
         const cliff_site *site = &shape->sites[i];
         const bool tail = site->streams && setup->mode != CLIFF_RESIDENT;
-        const uint64_t window = (uint64_t)setup->window_tiles * CLIFF_TILE_CELLS;
+        const uint64_t window = (uint64_t)setup->window_tiles * cliff_tile_cells(shape);
         out->layers[i] = (rkv_kv_layer_params){
             .struct_size = sizeof out->layers[i],
             .n_kv_heads = scale == 1 ? site->n_kv_heads : 1,
@@ -116,10 +134,10 @@ static void fill_params(const cliff_setup *setup, uint32_t scale, cliff_params *
                                 .sites = out->sites,
                                 .n_kv_layers = setup->shape->n_sites,
                                 .n_sites = setup->shape->n_sites,
-                                .capacity_cells = tiles * CLIFF_TILE_CELLS,
+                                .capacity_cells = tiles * cliff_tile_cells(setup->shape),
                                 .n_sequences = 1,
                                 .max_rows = GROW_ROWS,
-                                .tile_cells = CLIFF_TILE_CELLS,
+                                .tile_cells = cliff_tile_cells(setup->shape),
                                 .mode = setup->mode == CLIFF_OP_LEVEL ? RKV_MODE_OP_LEVEL : RKV_MODE_RING,
                                 .flags = RKV_FLAG_NO_HUGE_PAGES | (setup->graphs ? RKV_FLAG_GRAPHS : 0),
                                 .numa = RKV_NUMA_OFF,
@@ -286,7 +304,8 @@ static rkv_status decode_step(cliff_world *w)
 /* Rows see themselves alone, so that lengthening streams no tail. */
 rkv_status cliff_world_grow(cliff_world *w, uint64_t tail_tiles)
 {
-    const uint64_t cells = (w->setup.window_tiles + tail_tiles) * CLIFF_TILE_CELLS + EXTRA_CELLS;
+    const cliff_shape *shape = w->setup.shape;
+    const uint64_t cells = (w->setup.window_tiles + tail_tiles) * cliff_tile_cells(shape) + cliff_extra_cells(shape);
     rkv_status s = RKV_OK;
     while (w->n_cells < cells && s == RKV_OK) {
         const uint64_t left = cells - w->n_cells;
@@ -356,9 +375,10 @@ rkv_status cliff_world_measure(cliff_world *w, uint32_t warm, uint32_t steps, cl
     rkv_cache_stats before = {.struct_size = sizeof before}, after = before;
     rkv_cache_info info = {.struct_size = sizeof info};
     rkv_status s = RKV_OK;
-    if (warm + steps > STEPS_MAX || steps == 0)
+    const uint32_t most = cliff_most_steps(w->setup.shape);
+    if (warm + steps > most || steps == 0)
         return rkvi_fail(RKV_E_ARGUMENT, "%u warm and %u measured steps; at most %u in all, and one measured",
-                         warm, steps, STEPS_MAX);
+                         warm, steps, most);
     for (uint32_t i = 0; i < warm && s == RKV_OK; i++)
         s = decode_step(w);
     *out = (cliff_result){0};

@@ -22,7 +22,7 @@
 
 #define CLIFF_SCALE 64u
 #define CLIFF_SITES_MAX 128u
-#define CLIFF_TILE_CELLS 256u
+#define CLIFF_TILE_CELLS 256u /* unless a shape has others */
 
 typedef struct cliff_site {
     uint32_t n_kv_heads, head_dim;
@@ -41,6 +41,7 @@ typedef struct cliff_shape {
     uint64_t seed;                     /* of the jitter: the same in all modes and steps */
     uint32_t hidden, feed_forward, vocabulary; /* cuda: the weights; 0: it has none */
     rkv_type kv_type;                          /* cuda: of K and V; 0: f16 */
+    uint32_t tile_cells;                       /* 0: CLIFF_TILE_CELLS */
 } cliff_shape;
 
 typedef enum { CLIFF_RESIDENT, CLIFF_OP_LEVEL, CLIFF_RING, CLIFF_MODES } cliff_mode;
@@ -100,6 +101,12 @@ rkv_status cliff_world_grow(cliff_world *w, uint64_t tail_tiles);
 /* Decode steps: `warm` without, then `steps` with a clock. */
 rkv_status cliff_world_measure(cliff_world *w, uint32_t warm, uint32_t steps, cliff_result *out);
 
+/* Cells of a tile; of the active one, when the context has grown; how many steps a
+ * point may have in all before another tile enters the tail (and, with tiles of 64
+ * cells or more, before another one is opened). */
+uint32_t cliff_tile_cells(const cliff_shape *shape);
+uint32_t cliff_extra_cells(const cliff_shape *shape);
+uint32_t cliff_most_steps(const cliff_shape *shape);
 /* Bytes of one tile-layer of the shape's first streaming site; how many stream. */
 uint64_t cliff_tile_bytes(const cliff_shape *shape);
 uint32_t cliff_streaming_sites(const cliff_shape *shape);

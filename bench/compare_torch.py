@@ -3,7 +3,7 @@
 """Attention of this library beside PyTorch's backends, on the same GPU in one run.
 
 compare_torch.py --bench BUILD/bench/bench_cuda_attend [--only decode|prefill] [--seconds S]
-                 [--rest S] [--json FILE] [--shapes TEXT]
+                 [--rest S] [--json FILE] [--shapes TEXT] [--commit TEXT]
 
 decode   one row against so many cells: GB/s of stored K and V (f16).  Rivals see the query heads of a KV
          head as rows of one head (no mask is needed for one row), or as grouped heads; the faster counts.
@@ -19,6 +19,7 @@ and flash_attn take part where they can be imported.
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -167,15 +168,15 @@ def measure(x, seconds, rest):
 
 
 def ours(path, regime, seconds, rest):
-    """(heads, kv heads, dim, cells, rows) -> what the bench measured, f16."""
+    """The commit, and (heads, kv heads, dim, cells, rows) -> what the bench measured, f16."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "ours.json")
         subprocess.run([path, "--only", regime, "--variant", "f16_f16", "--seconds", str(seconds),
                         "--rest-ms", str(round(rest * 1e3)), "--json", file], check=True, stdout=subprocess.DEVNULL)
         with open(file, encoding="utf-8") as f:
-            rows = json.load(f)["attention"]
-    return {(r["q_heads"], r["kv_heads"], r["dim"], r["cells"], r["rows"]): r for r in rows
-            if r["k"] == "f16" and r["v"] == "f16"}
+            measured = json.load(f)
+    return measured.get("commit"), {(r["q_heads"], r["kv_heads"], r["dim"], r["cells"], r["rows"]): r
+                                    for r in measured["attention"] if r["k"] == "f16" and r["v"] == "f16"}
 
 
 def pairs(rows, cells):
@@ -219,7 +220,8 @@ def text_of(row, names):
 
 
 def run(regime, shapes, options):
-    mine = ours(options.bench, regime, options.seconds, options.rest) if options.bench else {}
+    commit, mine = ours(options.bench, regime, options.seconds, options.rest) if options.bench else (None, {})
+    options.commit = options.commit or commit
     names, rows = None, []
     for shape in shapes:
         if options.shapes and options.shapes not in "{}/{}/{}/{}/{}".format(*shape):
@@ -241,6 +243,22 @@ def run(regime, shapes, options):
     return rows
 
 
+def early(p, options):
+    """What can be said before anything is measured; the file for the figures."""
+    if options.seconds <= 0 or options.rest < 0:
+        p.error("--seconds has to be above 0, --rest at least 0")
+    if options.bench and not shutil.which(options.bench):
+        p.error(f"--bench {options.bench}: there is no such program")
+    all_shapes = [s + (1,) for s in DECODE] * (options.only != "prefill")
+    all_shapes += [h + (c, r) for h in HEADS for r, c in CHUNKS] * (options.only != "decode")
+    if options.shapes and not any(options.shapes in "/".join(map(str, s)) for s in all_shapes):
+        p.error(f"--shapes {options.shapes}: no shape has that in heads/kv/dim/cells/rows")
+    try:
+        return open(options.json, "w", encoding="utf-8") if options.json else None
+    except OSError as e:
+        sys.exit(f"compare_torch.py: '{options.json}' can't be written: {e.strerror}")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--bench", help="bench_cuda_attend of a build")
@@ -249,22 +267,26 @@ def main():
     p.add_argument("--rest", type=float, default=0.02, help="seconds of rest before each figure, ours and theirs")
     p.add_argument("--json")
     p.add_argument("--shapes", help="only those with this text in heads/kv/dim/cells/rows")
+    p.add_argument("--commit", help="to be written into the file (that of the bench's build)")
     options = p.parse_args()
+    out = early(p, options)
     if not torch.cuda.is_available():
         print("skipped: no GPU")
         return 77
     torch.manual_seed(1)
     warnings.simplefilter("ignore")  # each backend says why it refuses a shape; the table shows a dash
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}", flush=True)
-    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+    result = {"bench": "compare_torch", "commit": None, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+              "device": torch.cuda.get_device_name(), "torch": torch.__version__,
               "cudnn": torch.backends.cudnn.version()}
     if options.only != "prefill":
         result["decode"] = run("decode", [s + (1,) for s in DECODE], options)
     if options.only != "decode":
         result["prefill"] = run("prefill", [h + (c, r) for h in HEADS for r, c in CHUNKS], options)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as f:
-            json.dump(result, f, indent=1)
+    result["commit"] = options.commit or "unknown"
+    if out:
+        with out:
+            json.dump(result, out, indent=1)
     return 0
 
 

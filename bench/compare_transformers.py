@@ -4,6 +4,7 @@
 the cliff bench's step of the same shape at the same cache size, on the same GPU in one run.
 
 compare_transformers.py --bench BUILD/bench/rollkv-bench [--gib 6,12] [--steps N] [--json FILE]
+                        [--commit TEXT]
 
 Theirs: the model's forward pass with DynamicCache(offloading=True), f16, sdpa attention, one token a step,
 the host waiting for each step, as to sample.  The cache is filled through its own update() with random
@@ -14,6 +15,7 @@ step; the offloaded cache also copies each layer back, which is not counted.
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -79,25 +81,44 @@ def ours(bench, gib, steps):
             return json.load(f)
 
 
+def early(p, o):
+    """What can be said before anything is measured; the sizes, and the file for the figures."""
+    try:
+        sizes = [float(x) for x in o.gib.split(",")]
+    except ValueError:
+        p.error(f"--gib {o.gib}: give numbers with commas between")
+    if min(sizes) <= 0 or o.steps < 1:
+        p.error("--gib has to be above 0, --steps at least 1")
+    if o.bench and not shutil.which(o.bench):
+        p.error(f"--bench {o.bench}: there is no such program")
+    try:
+        return sizes, open(o.json, "w", encoding="utf-8") if o.json else None
+    except OSError as e:
+        sys.exit(f"compare_transformers.py: '{o.json}' can't be written: {e.strerror}")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--bench", help="rollkv-bench of a build with CUDA")
     p.add_argument("--gib", default="6,12", help="cache sizes")
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--json")
+    p.add_argument("--commit", help="to be written into the file (that of the bench's build)")
     o = p.parse_args()
+    sizes, out = early(p, o)
     if not torch.cuda.is_available():
         print("skipped: no GPU")
         return 77
     import transformers
-    sizes = [float(x) for x in o.gib.split(",")]
     rows = {g: {"cache_bytes": int(g * GIB)} for g in sizes}
-    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-              "transformers": transformers.__version__, "sizes": list(rows.values())}
+    result = {"bench": "compare_transformers", "commit": o.commit,
+              "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+              "device": torch.cuda.get_device_name(), "torch": torch.__version__, "transformers": transformers.__version__, "sizes": list(rows.values())}
     print(f"{result['device']}, torch {result['torch']}, transformers {result['transformers']}")
     for g in sizes if o.bench else []:
         curve = ours(o.bench, g, o.steps)
         row = curve["rows"][-1]
+        result["commit"] = result["commit"] or curve.get("commit")
         rows[g].update(link_bytes_per_s=curve["link_bytes_per_s"], ours=row)
     with torch.inference_mode():
         model = make_model()
@@ -116,9 +137,10 @@ def main():
             text += (f" {ms:9.1f} {r['cache_bytes'] / ms * 1e-6:6.1f} {r['link_ms']:8.1f} "
                      f"{r['offloaded_ms'] / ms:7.2f}")
         print(text)
-    if o.json:
-        with open(o.json, "w", encoding="utf-8") as f:
-            json.dump(result, f, indent=1)
+    result["commit"] = result["commit"] or "unknown"
+    if out:
+        with out:
+            json.dump(result, out, indent=1)
     return 0
 
 

@@ -216,8 +216,12 @@ int cpu_model_main(int argc, char **argv)
 {
     static const char *const shapes[] = {"qwen14b", "gemma-a4b"};
     static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_Q8_0};
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        printf("rollkv-bench cpu-model: the rule for the CPU's share against a sweep, simulated; it takes no options\n");
+        return 0;
+    }
     if (argc > 1) {
-        fprintf(stderr, "rollkv-bench cpu-model takes no options, not '%s'\n", argv[1]);
+        fprintf(stderr, "rollkv-bench: '%s' is no option: cpu-model takes none\n", argv[1]);
         return 2;
     }
     printf("rollkv-bench cpu-model: simulated; the CPU's share by the rule, and the best of a sweep over %u shares "

@@ -5,6 +5,7 @@
 #include "json.h"
 
 #include <math.h>
+#include <time.h>
 
 static void quoted(json *j, const char *text)
 {
@@ -67,4 +68,16 @@ void json_count(json *j, const char *key, uint64_t value)
 {
     begin(j, key);
     fprintf(j->file, "%llu", (unsigned long long)value);
+}
+
+void json_head(json *j, const char *bench, const char *commit)
+{
+    char date[32] = "";
+    const time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc))
+        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_string(j, "bench", bench);
+    json_string(j, "commit", commit);
+    json_string(j, "date", date);
 }

@@ -22,5 +22,7 @@ void json_close(json *j, char bracket);                  /* '}' or ']' */
 void json_string(json *j, const char *key, const char *value);
 void json_number(json *j, const char *key, double value); /* null where it is no number */
 void json_count(json *j, const char *key, uint64_t value);
+/* What every bench's file begins with: its name, the commit and the date. */
+void json_head(json *j, const char *bench, const char *commit);
 
 #endif

@@ -12,8 +12,8 @@
  */
 #include "overheads.h"
 
-#include "bench_commit.h"
 #include "json.h"
+#include "options.h"
 #include "rollkv/rollkv.h"
 
 #include <cuda_runtime_api.h>
@@ -345,22 +345,27 @@ static bool run(double tail_gib, json *j)
     return good;
 }
 
+static const char help[] =
+    "rollkv-bench overheads: what a cache costs beyond its bytes and copies, on the first GPU\n\n"
+    "  --tail-gib X    tail of the cache whose creation is measured (32; 0: no creation)\n"
+    "  --json FILE     the figures as JSON\n"
+    "  --commit TEXT   to be written there, where the build does not know it\n";
+
 int overheads_main(int argc, char **argv)
 {
     json j = {0};
     double tail_gib = 32;
+    const char *file = NULL, *commit = NULL;
     int n = 0;
-    for (int i = 1; i + 1 < argc; i += 2)
-        if (strcmp(argv[i], "--tail-gib") == 0)
-            tail_gib = strtod(argv[i + 1], NULL);
-        else if (strcmp(argv[i], "--json") == 0)
-            j.file = fopen(argv[i + 1], "w");
-        else
-            argc = 0;
-    if (argc % 2 == 0) {
-        fprintf(stderr, "rollkv-bench overheads [--tail-gib X] [--json FILE]   (tail 32; 0: no creation)\n");
-        return 2;
-    }
+    option_of table[] = {{"tail-gib", OPTION_NUMBER, &tail_gib, 0, 4096, NULL, false},
+                         {.name = "json", .kind = OPTION_TEXT, .to = &file},
+                         {.name = "commit", .kind = OPTION_TEXT, .to = &commit},
+                         {0}};
+    const int go_on = options_parse("rollkv-bench", help, table, argc, argv);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    if (!option_file(file, &j.file))
+        return 1;
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
         printf("skipped: no GPU\n");
@@ -368,13 +373,10 @@ int overheads_main(int argc, char **argv)
     }
     if (j.file) {
         json_open(&j, NULL, '{');
-        json_string(&j, "bench", "overheads");
-        json_string(&j, "commit", BENCH_COMMIT);
+        json_head(&j, "overheads", bench_commit(commit));
     }
     const bool good = run(tail_gib, &j);
-    if (j.file) {
+    if (j.file)
         json_close(&j, '}');
-        fclose(j.file);
-    }
-    return good ? 0 : 1;
+    return option_file_close(file, j.file) && good ? 0 : 1;
 }

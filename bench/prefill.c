@@ -10,9 +10,9 @@
  */
 #include "prefill.h"
 
-#include "bench_commit.h"
 #include "cliff_cuda_device.h"
 #include "json.h"
+#include "options.h"
 #include "rollkv/rollkv.h"
 
 #include <cuda_runtime_api.h>
@@ -234,53 +234,52 @@ static bool run(const chunk *wanted, json *j)
     return good;
 }
 
-static int usage(void)
-{
-    fprintf(stderr, "rollkv-bench prefill [--cells 32768|131072] [--rows 512|2048|8192] [--ring-mb MB] [--steps 1..7] "
-                    "[--json FILE]\n");
-    return 2;
-}
+static const char help[] =
+    "rollkv-bench prefill: chunks of a prompt, three quarters of the cache in the tail, on the first GPU\n\n"
+    "  --cells N       32768 or 131072 before the chunk alone (both)\n"
+    "  --rows N        chunks of 512, 2048 or 8192 rows alone (all)\n"
+    "  --ring-mb X     size of the ring (0: by the library's rule)\n"
+    "  --steps N       measured chunks, 1 to 7 (7)\n"
+    "  --json FILE     the figures as JSON\n"
+    "  --commit TEXT   to be written there, where the build does not know it\n";
 
 int prefill_main(int argc, char **argv)
 {
+    static const char *const cells_names[] = {"32768", "131072", NULL};
+    static const char *const rows_names[] = {"512", "2048", "8192", NULL};
+    static const uint64_t cells[] = {32768, 131072, 0};
+    static const uint32_t rows[] = {512, 2048, 8192, 0};
     json j = {0};
     chunk wanted = {.steps = STEPS};
-    const char *file = NULL;
+    const char *file = NULL, *commit = NULL;
+    uint32_t which_cells = 2, which_rows = 3; /* all */
+    double ring_mb = 0;
     int n = 0;
-    for (int i = 1; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (value && strcmp(argv[i], "--json") == 0)
-            file = value;
-        else if (value && strcmp(argv[i], "--cells") == 0)
-            wanted.cells = strtoull(value, NULL, 10);
-        else if (value && strcmp(argv[i], "--rows") == 0)
-            wanted.rows = (uint32_t)strtoul(value, NULL, 10);
-        else if (value && strcmp(argv[i], "--ring-mb") == 0)
-            wanted.ring_bytes = strtoull(value, NULL, 10) * 1000000;
-        else if (value && strcmp(argv[i], "--steps") == 0)
-            wanted.steps = (uint32_t)strtoul(value, NULL, 10);
-        else
-            return usage();
-    }
-    if (wanted.steps == 0 || wanted.steps > STEPS)
-        return usage();
-    if (file && !(j.file = fopen(file, "w"))) {
-        fprintf(stderr, "rollkv-bench: '%s' can't be written\n", file);
-        return 2;
-    }
+    option_of table[] = {{.name = "cells", .kind = OPTION_NAME, .to = &which_cells, .names = cells_names},
+                         {.name = "rows", .kind = OPTION_NAME, .to = &which_rows, .names = rows_names},
+                         {"ring-mb", OPTION_NUMBER, &ring_mb, 0, 1e6, NULL, false},
+                         {"steps", OPTION_COUNT, &wanted.steps, 1, STEPS, NULL, false},
+                         {.name = "json", .kind = OPTION_TEXT, .to = &file},
+                         {.name = "commit", .kind = OPTION_TEXT, .to = &commit},
+                         {0}};
+    const int go_on = options_parse("rollkv-bench", help, table, argc, argv);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    wanted.cells = cells[which_cells];
+    wanted.rows = rows[which_rows];
+    wanted.ring_bytes = (uint64_t)(ring_mb * 1e6);
+    if (!option_file(file, &j.file))
+        return 1;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
         printf("skipped: no GPU\n");
         return 77;
     }
     if (j.file) {
         json_open(&j, NULL, '{');
-        json_string(&j, "bench", "prefill");
-        json_string(&j, "commit", BENCH_COMMIT);
+        json_head(&j, "prefill", bench_commit(commit));
     }
     const bool good = run(&wanted, &j);
-    if (j.file) {
+    if (j.file)
         json_close(&j, '}');
-        fclose(j.file);
-    }
-    return good ? 0 : 1;
+    return option_file_close(file, j.file) && good ? 0 : 1;
 }

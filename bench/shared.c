@@ -14,11 +14,11 @@
 #include "shared.h"
 
 #include "api_internal.h"
-#include "bench_commit.h"
 #include "device_host.h"
 #include "device_sim.h"
 #include "diag.h"
 #include "json.h"
+#include "options.h"
 #include "rkvi_config.h"
 #if RKVI_HAVE_CUDA
 #include "device_cuda.h"
@@ -249,51 +249,40 @@ static const char help[] =
     "  --link-gbs X      hint of the link's bandwidth, for the ring's size (else a GPU's is measured)\n"
     "  --steps N         measured ones (8)\n"
     "  --apart           N sequences with a prefix each instead\n"
-    "  --json FILE       the figures as JSON\n";
+    "  --json FILE       the figures as JSON\n"
+    "  --commit TEXT     to be written there, where the build does not know it\n";
 
-static bool parse(setup *s, int argc, char **argv, const char **out_file)
+static int parse(setup *s, int argc, char **argv, const char **out_file, const char **out_commit)
 {
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(a, "--apart") == 0) {
-            s->apart = true;
-            continue;
-        }
-        if (!v)
-            return false;
-        i++;
-        if (strcmp(a, "--executor") == 0)
-            s->executor = v;
-        else if (strcmp(a, "--cells") == 0)
-            s->cells = strtoull(v, NULL, 0);
-        else if (strcmp(a, "--window") == 0)
-            s->window_cells = strtoull(v, NULL, 0);
-        else if (strcmp(a, "--sites") == 0)
-            s->n_sites = (uint32_t)strtoul(v, NULL, 0);
-        else if (strcmp(a, "--heads") == 0)
-            s->n_kv_heads = (uint32_t)strtoul(v, NULL, 0);
-        else if (strcmp(a, "--group") == 0)
-            s->group = (uint32_t)strtoul(v, NULL, 0);
-        else if (strcmp(a, "--compute") == 0)
-            s->compute_ms = strtod(v, NULL);
-        else if (strcmp(a, "--link-gbs") == 0)
-            s->link_gbs = strtod(v, NULL);
-        else if (strcmp(a, "--steps") == 0)
-            s->steps = (uint32_t)strtoul(v, NULL, 0);
-        else if (strcmp(a, "--json") == 0)
-            *out_file = v;
-        else
-            return false;
-    }
-    return s->cells && s->n_sites && s->n_kv_heads && s->group && s->steps;
+#if RKVI_HAVE_CUDA
+    static const char *const executors[] = {"sim", "host", "cuda", NULL};
+#else
+    static const char *const executors[] = {"sim", "host", NULL};
+#endif
+    uint32_t executor = 0;
+    option_of table[] = {{.name = "executor", .kind = OPTION_NAME, .to = &executor, .names = executors},
+                         {"cells", OPTION_LONG, &s->cells, 1, 1e12, NULL, false},
+                         {"window", OPTION_LONG, &s->window_cells, 0, 1e12, NULL, false},
+                         {"sites", OPTION_COUNT, &s->n_sites, 1, 1024, NULL, false},
+                         {"heads", OPTION_COUNT, &s->n_kv_heads, 1, 1024, NULL, false},
+                         {"group", OPTION_COUNT, &s->group, 1, 1024, NULL, false},
+                         {"compute", OPTION_NUMBER, &s->compute_ms, 0, 10000, NULL, false},
+                         {"link-gbs", OPTION_NUMBER, &s->link_gbs, 0.1, 1000, NULL, false},
+                         {"steps", OPTION_COUNT, &s->steps, 1, 100000, NULL, false},
+                         {.name = "apart", .kind = OPTION_FLAG, .to = &s->apart},
+                         {.name = "json", .kind = OPTION_TEXT, .to = out_file},
+                         {.name = "commit", .kind = OPTION_TEXT, .to = out_commit},
+                         {0}};
+    const int go_on = options_parse("rollkv-bench", help, table, argc, argv);
+    s->executor = executors[executor];
+    return go_on;
 }
 
-static void write_json(FILE *f, const setup *s, const figures *of, const uint32_t *ns, uint32_t n_of)
+static void write_json(FILE *f, const setup *s, const char *commit, const figures *of, const uint32_t *ns, uint32_t n_of)
 {
     json j = {.file = f};
     json_open(&j, NULL, '{');
-    json_string(&j, "bench", "shared");
-    json_string(&j, "commit", BENCH_COMMIT);
+    json_head(&j, "shared", commit);
     json_string(&j, "executor", s->executor);
     json_count(&j, "cells", s->cells);
     json_count(&j, "window_cells", s->window_cells);
@@ -315,7 +304,6 @@ static void write_json(FILE *f, const setup *s, const figures *of, const uint32_
     }
     json_close(&j, ']');
     json_close(&j, '}');
-    fputc('\n', f);
 }
 
 int shared_main(int argc, char **argv)
@@ -323,15 +311,18 @@ int shared_main(int argc, char **argv)
     static const uint32_t ns[] = {1, 2, 4, 8, 16};
     enum { N = sizeof ns / sizeof *ns };
     setup s = {.executor = "sim", .cells = 100000, .n_sites = 8, .n_kv_heads = 1, .group = 4, .steps = 8};
-    const char *file = NULL;
+    const char *file = NULL, *commit = NULL;
     figures of[N];
-    if (!parse(&s, argc, argv, &file)) {
-        fputs(help, argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
-        return argc > 1 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
-    }
+    FILE *f;
+    const int go_on = parse(&s, argc, argv, &file, &commit);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    if (!option_file(file, &f))
+        return 1;
+    commit = bench_commit(commit);
     printf("shared: %s, %llu cells, %u sites of %u x %u f16, %u query heads a KV head, %s; commit %s\n", s.executor,
            (unsigned long long)s.cells, s.n_sites, s.n_kv_heads, DIM, s.group,
-           s.apart ? "a prefix each" : "one shared prefix", BENCH_COMMIT);
+           s.apart ? "a prefix each" : "one shared prefix", commit);
     printf("%10s %12s %14s %10s %8s\n", "sequences", "step ms", "streamed MB", "copies", "tiles");
     for (uint32_t i = 0; i < N; i++) {
         if (!run_one(&s, ns[i], &of[i]))
@@ -340,10 +331,7 @@ int shared_main(int argc, char **argv)
                of[i].copies, of[i].tiles);
         fflush(stdout);
     }
-    FILE *f = file ? fopen(file, "w") : NULL;
-    if (f) {
-        write_json(f, &s, of, ns, N);
-        fclose(f);
-    }
-    return file && !f;
+    if (f)
+        write_json(f, &s, commit, of, ns, N);
+    return option_file_close(file, f) ? 0 : 1;
 }

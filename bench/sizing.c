@@ -9,14 +9,13 @@
  */
 #include "sizing.h"
 
-#include "bench_commit.h"
 #include "cliff.h"
 #include "cliff_shape.h"
 #include "diag.h"
 #include "json.h"
+#include "options.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define MB 1e-6
 #define POINTS 4u
@@ -128,7 +127,7 @@ static rkv_status try_all(sweep *w)
 static rkv_status try_free_zone(sweep *w)
 {
     const cliff_setup setup = setup_of(w, CLIFF_RING, 0, 0);
-    const uint64_t tiles = w->free_zone_cells / CLIFF_TILE_CELLS;
+    const uint64_t tiles = w->free_zone_cells / cliff_tile_cells(&w->shape);
     cliff_world *world = NULL;
     cliff_result r = {0};
     rkv_status s = cliff_world_create(&setup, &world);
@@ -224,37 +223,40 @@ static bool run_shape(const char *name, double link_gbs, json *j)
     return s == RKV_OK;
 }
 
+static const char help[] =
+    "rollkv-bench sizing: the rule for ring bytes and copy size against a sweep, simulated\n\n"
+    "  --shape NAME    qwen14b or gemma-a4b alone (both)\n"
+    "  --json FILE     the figures as JSON\n"
+    "  --commit TEXT   to be written there, where the build does not know it\n";
+
 int sizing_main(int argc, char **argv)
 {
-    static const char *const shapes[] = {"qwen14b", "gemma-a4b"};
-    const char *only = NULL;
+    static const char *const shapes[] = {"qwen14b", "gemma-a4b", NULL};
+    const char *file = NULL, *commit = NULL;
+    uint32_t only = 2; /* both */
     json j = {0};
     bool good = true;
-    for (int i = 1; i + 1 < argc; i += 2)
-        if (strcmp(argv[i], "--json") == 0)
-            j.file = fopen(argv[i + 1], "w");
-        else if (strcmp(argv[i], "--shape") == 0)
-            only = argv[i + 1];
-        else
-            argc = 0;
-    if (argc % 2 == 0) {
-        fprintf(stderr, "rollkv-bench sizing [--shape qwen14b|gemma-a4b] [--json FILE]\n");
-        return 2;
-    }
+    option_of table[] = {{.name = "shape", .kind = OPTION_NAME, .to = &only, .names = shapes},
+                         {.name = "json", .kind = OPTION_TEXT, .to = &file},
+                         {.name = "commit", .kind = OPTION_TEXT, .to = &commit},
+                         {0}};
+    const int go_on = options_parse("rollkv-bench", help, table, argc, argv);
+    if (go_on < 1)
+        return go_on < 0 ? 2 : 0;
+    if (!option_file(file, &j.file))
+        return 1;
     if (j.file) {
         json_open(&j, NULL, '{');
-        json_string(&j, "bench", "sizing");
-        json_string(&j, "commit", BENCH_COMMIT);
+        json_head(&j, "sizing", bench_commit(commit));
         json_open(&j, "sweeps", '[');
     }
     print_head();
-    for (size_t i = 0; i < 2; i++)
-        for (size_t k = 0; k < sizeof links_gbs / sizeof *links_gbs && (!only || strcmp(only, shapes[i]) == 0); k++)
+    for (uint32_t i = 0; i < 2; i++)
+        for (size_t k = 0; k < sizeof links_gbs / sizeof *links_gbs && (only == 2 || only == i); k++)
             good = run_shape(shapes[i], links_gbs[k], &j) && good;
     if (j.file) {
         json_close(&j, ']');
         json_close(&j, '}');
-        fclose(j.file);
     }
-    return good ? 0 : 1;
+    return option_file_close(file, j.file) && good ? 0 : 1;
 }

@@ -12,7 +12,7 @@
 
 #define TABLE_ALIGN 256u
 #define EXTENT_ALIGN 4096u /* of the arena */
-#define EXTENT_PLACES_MAX 64u
+#define EXTENT_PLACES_MAX 256u
 #define EXTENT_ROWS_BYTES ((uint64_t)4 << 20) /* of a sequence: fewer cost the link much */
 #define EXTENT_SHARED_BYTES ((uint64_t)64 << 20)
 #define DECODE_ROWS RKV_DECODE_ROWS_MAX
