@@ -23,12 +23,11 @@
  *
  * Where cells are few bytes, the leaf's end would take longer than reading it.  So in
  * long runs each warp has a leaf alone, sub after sub, and the warps meet once for 8
- * leaves (rkvk_stream_alone.cuh): up to 8 columns, and up to 16 of q8_0 and q4_0.  Bits
- * are the same.
+ * leaves (rkvk_stream_alone.cuh): up to 16 columns.  Bits are the same.
  *
  * There is a kernel for each way to lay out columns (rkvk_stream_path), taken by the
  * most rows of an item: up to 8 columns, 16, 32; attend_wide.cuh has faster ones for 9 and
- * more, where a device has their shared memory (but for 16 in long runs of q8_0 and q4_0).
+ * more, where a device has their shared memory (but for 16 in long runs of small cells).
  * Each is right for any number, in several goes, and all have the same bits.
  *
  * Cells outside the span, or seen by no row here, are not read: zeros stand for
