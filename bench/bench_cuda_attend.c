@@ -211,6 +211,8 @@ static void make_decode(world *w, site *s, const shape *x)
     const rkvi_merge_item merge = {.n_rows = x->rows, .n_nodes = (uint32_t)n, .dst = RKVI_TO_OUT};
     s->n_merges = 1;
     make_merge(w, s, x, items, n, n * x->rows, &merge, nodes, n);
+    for (uint32_t c = 0; c < s->n_caches; c++)
+        s->attend[c].mean_leaves = (uint32_t)rkvi_div_up(leaves, n);
     free(items);
     free(nodes);
 }

@@ -116,8 +116,12 @@ static inline void gpu_run(rkvi_attend_args *a, rkvi_op op, const ops_work *w)
 {
     a->items = heap_put(w->items, w->n_items * sizeof *w->items);
     a->max_rows = 0;
-    for (uint64_t i = 0; i < w->n_items; i++)
+    uint64_t leaves = 0;
+    for (uint64_t i = 0; i < w->n_items; i++) {
         a->max_rows = w->items[i].n_rows > a->max_rows ? w->items[i].n_rows : a->max_rows;
+        leaves += w->items[i].leaf1 - w->items[i].leaf0;
+    }
+    a->mean_leaves = w->n_items % 3 ? (uint32_t)rkvi_div_up(leaves, w->n_items) : 0; /* or it is not said */
     gpu_launch(heap.gpu, op, a, sizeof *a, w->n_items * a->geom.n_heads);
 }
 

@@ -239,13 +239,16 @@ static void test_items_a_launch(void **state)
     make_plan(2 * TARGET);
     const rkvi_plan_site *s = &w.plan.sites[0];
     uint32_t n_stops = 0;
+    uint64_t leaves = 0;
     assert_true(s->n_launches >= TILES / 2 / 8);
     for (uint32_t g = 0; g < s->n_launches; g++) {
         const rkvi_plan_launch *l = &w.plan.launches[s->launch0 + g];
         assert_true(l->n_decode > TARGET / 2 && l->n_decode <= (g ? TARGET : 2 * TARGET + 2));
         n_stops += l->n_merge > 0;
+        leaves += l->decode_leaves;
     }
     assert_true(n_stops <= 4);
+    assert_int_equal(leaves, rkvi_div_up(TILES * TILE_CELLS + 1, w.cfg.layers[0].geom.leaf_cells));
     free_world();
 }
 

@@ -23,12 +23,12 @@
  *
  * Where cells are few bytes, the leaf's end would take longer than reading it.  So in
  * long runs each warp has a leaf alone, sub after sub, and the warps meet once for 8
- * leaves (rkvk_stream_alone.cuh).  Bits are the same.
+ * leaves (rkvk_stream_alone.cuh): up to 16 columns.  Bits are the same.
  *
  * There is a kernel for each way to lay out columns (rkvk_stream_path), taken by the
  * most rows of an item: up to 8 columns, 16, 32; attend_wide.cuh has faster ones for 9 and
- * more, where a device has their shared memory.  Each is right for any number, in
- * several goes, and all have the same bits.
+ * more, where a device has their shared memory (but for 16 in long runs of small cells).
+ * Each is right for any number, in several goes, and all have the same bits.
  *
  * Cells outside the span, or seen by no row here, are not read: zeros stand for
  * them.  Masked scores are selected away before the maximum.  Cells that another
@@ -353,6 +353,10 @@ static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_
         return 0;
     if (columns > 0 && columns <= S::narrow::COLUMNS)
         return rkvk_stream_run<typename S::narrow>(regions[device][RKVK_NARROW], a, grid, stream);
+    if constexpr (S::middle::ALONE) { /* in long runs, a leaf a warp */
+        if (columns > 0 && columns <= S::middle::COLUMNS && a->mean_leaves >= RKVK_ALONE_LEAST)
+            return rkvk_stream_run<typename S::middle>(regions[device][RKVK_MIDDLE], a, grid, stream);
+    }
     if constexpr (S::wide16::FITS) {
         if (columns > 0 && regions[device][RKVK_WIDE16] && (columns <= S::wide16::COLUMNS || !regions[device][RKVK_WIDE32]))
             return rkvk_wide_run<typename S::wide16>(regions[device][RKVK_WIDE16], a, grid, stream);

@@ -152,41 +152,60 @@ struct rkvk_quant_rows {
     const uint8_t *scales;
 };
 
-/* s += K * Q^T over BLOCKS blocks, for 16 cells and 8 * NC columns.  Scales: of the first
+/* s += K * Q^T over BLOCKS blocks, for MT tiles of 16 cells and 8 * NC columns.  Scales: of the first
  * cell and block, SCALE bytes a cell.  q: [step][NC][lane], b0 and b1 of each. */
+template <rkv_type TYPE, int BLOCKS, int PITCH, int SCALE, int NC, int MT, typename Q>
+static __device__ __forceinline__ void rkvk_quant_scores(float (&s)[MT][NC][4], const rkvk_quant_rows (&k)[MT],
+                                                         const Q &q, int lane)
+{
+    constexpr int G = rkvk_quant_group(BLOCKS);
+    uint32_t w[MT][4];
+#pragma unroll
+    for (int b0 = 0; b0 < BLOCKS; b0 += G) {
+        rkvk_quant_scales<G> d[MT][2];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                d[m][i] = rkvk_quant_load_scales<G>(k[m].scales + ((lane >> 2) + 8 * i) * SCALE + 2 * b0);
+#pragma unroll
+        for (int i = 0; i < G; i++) {
+            const int b = b0 + i;
+            uint32_t a[MT][2][4];
+            uint2 x[NC][2];
+#pragma unroll
+            for (int n = 0; n < NC; n++)
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+                    x[n][j] = rkvk_q_part(q, (2 * b + j) * NC + n, lane);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                rkvk_quant_k_words<TYPE, PITCH, BLOCKS>(w[m], k[m].rows, b, lane);
+                rkvk_quant_k_block<TYPE>(a[m], w[m], b);
+                const float y0 = rkvk_quant_scale<G>(d[m][0], i), y1 = rkvk_quant_scale<G>(d[m][1], i);
+#pragma unroll
+                for (int n = 0; n < NC; n++) {
+                    float c[4] = {0, 0, 0, 0};
+#pragma unroll
+                    for (int j = 0; j < 2; j++)
+                        rkvk_mma<false>(c, a[m][j], x[n][j].x, x[n][j].y);
+                    s[m][n][0] = __fmaf_rn(c[0], y0, s[m][n][0]);
+                    s[m][n][1] = __fmaf_rn(c[1], y0, s[m][n][1]);
+                    s[m][n][2] = __fmaf_rn(c[2], y1, s[m][n][2]);
+                    s[m][n][3] = __fmaf_rn(c[3], y1, s[m][n][3]);
+                }
+            }
+        }
+    }
+}
+
+/* The same of one tile. */
 template <rkv_type TYPE, int BLOCKS, int PITCH, int SCALE, int NC, typename Q>
 static __device__ __forceinline__ void rkvk_quant_scores(float (&s)[NC][4], const rkvk_quant_rows &k, const Q &q,
                                                          int lane)
 {
-    constexpr int G = rkvk_quant_group(BLOCKS);
-    const uint8_t *scale = k.scales + (lane >> 2) * SCALE;
-    uint32_t w[4];
-#pragma unroll
-    for (int b0 = 0; b0 < BLOCKS; b0 += G) {
-        const rkvk_quant_scales<G> d0 = rkvk_quant_load_scales<G>(scale + 2 * b0);
-        const rkvk_quant_scales<G> d1 = rkvk_quant_load_scales<G>(scale + 2 * b0 + 8 * SCALE);
-#pragma unroll
-        for (int i = 0; i < G; i++) {
-            const int b = b0 + i;
-            uint32_t a[2][4];
-            rkvk_quant_k_words<TYPE, PITCH, BLOCKS>(w, k.rows, b, lane);
-            rkvk_quant_k_block<TYPE>(a, w, b);
-            const float y0 = rkvk_quant_scale<G>(d0, i), y1 = rkvk_quant_scale<G>(d1, i);
-#pragma unroll
-            for (int n = 0; n < NC; n++) {
-                float c[4] = {0, 0, 0, 0};
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const uint2 x = rkvk_q_part(q, (2 * b + j) * NC + n, lane);
-                    rkvk_mma<false>(c, a[j], x.x, x.y);
-                }
-                s[n][0] = __fmaf_rn(c[0], y0, s[n][0]);
-                s[n][1] = __fmaf_rn(c[1], y0, s[n][1]);
-                s[n][2] = __fmaf_rn(c[2], y1, s[n][2]);
-                s[n][3] = __fmaf_rn(c[3], y1, s[n][3]);
-            }
-        }
-    }
+    const rkvk_quant_rows rows[1] = {k};
+    rkvk_quant_scores<TYPE, BLOCKS, PITCH, SCALE, NC, 1>(reinterpret_cast<float(&)[1][NC][4]>(s), rows, q, lane);
 }
 
 /* ------------------------------------------------------------------------- V */
@@ -280,12 +299,16 @@ static __device__ __forceinline__ void rkvk_quant_v_tile(uint32_t (&a)[4], const
         }
     } else {
         rkvk_ldmatrix_x2_trans(w, rkvk_smem_addr(row + tile / 2 * 16));
+        /* As rkvk_q4_low, or as rkvk_q4_high: which of the block's nibbles is known when it runs. */
+        const bool is_high = tile % 2 != 0;
+        const uint32_t mask = is_high ? 0x00f000f0u : 0x000f000fu;
+        const __half2 factor = __float2half2_rn(is_high ? 0.0625f : 1.0f);
+        const __half2 offset = __float2half2_rn(is_high ? -72.0f : -1032.0f);
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const uint32_t x = w[j] >> tile % 2 * 4; /* which of the block's nibbles */
-            a[2 * j] = rkvk_q4_low(x);
-            a[2 * j + 1] = rkvk_q4_low(x >> 8);
-        }
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                a[2 * j + i] = rkvk_bits2(__hfma2(rkvk_half2((w[j] >> 8 * i & mask) | 0x64006400u), factor, offset));
     }
 }
 

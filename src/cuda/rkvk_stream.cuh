@@ -92,7 +92,7 @@ struct rkvk_stream_shape {
     /* Conversions of quants need the registers that a third block would take. */
     static constexpr int NARROW_BLOCKS = D <= 64 && !K_IS_SMALL && !V_IS_SMALL ? 3 : 2;
     using narrow = path<1, 1, NARROW_BLOCKS, MAY_BE_ALONE>;
-    using middle = typename rkvk_either<D <= 192, path<2, 1, 1>, path<1, 2, 2>>::type;
+    using middle = typename rkvk_either<D <= 192, path<2, 1, 1, MAY_BE_ALONE>, path<1, 2, 2>>::type;
     using wide = typename rkvk_either<D <= 192, path<4, 1, 1>, middle>::type;
     using wide16 = rkvk_wide_path<rkvk_stream_shape, 2, 1>; /* attend_wide.cuh */
     using wide32 = rkvk_wide_path<rkvk_stream_shape, 4, 1>;
@@ -109,6 +109,7 @@ struct rkvk_stream_shape {
 template <typename SHAPE, int CHUNKS_WARP, int WARPS_COLUMNS, int BLOCKS_SM, bool IS_ALONE>
 struct rkvk_stream_path {
     using S = SHAPE;
+    using one = rkvk_stream_path<SHAPE, 1, 1, BLOCKS_SM, IS_ALONE>; /* of one chunk */
     static constexpr int NC = CHUNKS_WARP, HC = WARPS_COLUMNS, HD = S::HD, H = HC * HD;
     static constexpr int U = RKVK_STREAM_WARPS / H;
     static constexpr int ROUNDS = RKVK_SUBS / U; /* subs of an owner, one after another */

@@ -5,6 +5,7 @@
 #ifndef RKVK_WIDE_CUH
 #define RKVK_WIDE_CUH
 
+#include "rkvk_alone_feed.cuh"
 #include "rkvk_pipe.cuh"
 #include "rkvk_stream_sub.cuh"
 
@@ -44,6 +45,8 @@ struct rkvk_wide_path {
     static constexpr bool V_BY_SCORES = HC == 1 && V_LEAVES == 2;
     /* What may have a second place, where pending nodes leave room (rkvk_stream_work::is_deep): small K; weights. */
     static constexpr bool DEEP_K = HC == 1 && K_BYTES <= 5 * 1024, DEEP_P = HC == 1 && V_LEAVES == 1;
+    /* Where each sub is a group, both factors are read at once. */
+    static constexpr bool PAIRED = S::GROUP == 1;
     static constexpr int UNROLL = V_LEAVES == 2 ? 4 : 2; /* subs */
     /* O of a slice, thrice (rkvk_wide_state), stays in registers. */
     static constexpr bool FITS = TW * NW <= 4 && (HC == 1 ? S::D <= 256 : S::D <= 128);
@@ -57,8 +60,10 @@ struct rkvk_wide_weights {
     using S = typename P::S;
     alignas(16) uint2 p[RKVK_SUBS][P::NC][32][S::MT]; /* fragments */
     alignas(16) float2 ml[RKVK_SUBS][P::GROUP];
-    alignas(16) float sub[RKVK_SUBS][P::GROUP];   /* what O of a sub is multiplied by */
-    float before[RKVK_SUBS / S::GROUP][P::GROUP]; /* what the leaf so far is, before a group of subs joins */
+    /* What O of a sub is multiplied by, and what the leaf so far is, before a group of subs joins.  PAIRED: both
+     * lie in `sub`, two columns' `before` and then their own. */
+    alignas(16) float sub[RKVK_SUBS][(P::PAIRED ? 2 : 1) * P::GROUP];
+    float before[P::PAIRED ? 1 : RKVK_SUBS / S::GROUP][P::GROUP];
     float finish[P::GROUP];
     float m[P::GROUP], l[P::GROUP]; /* of the leaf */
 };
@@ -129,6 +134,17 @@ static __device__ __forceinline__ void rkvk_wide_feed(uint8_t *to, const rkvk_le
     rkvk_copy_commit();
 }
 
+/* The same in few words, of a leaf of which all cells are read, and which is as long as leaves can be. */
+template <int ROW, int PITCH, int SCALE>
+static __device__ __forceinline__ void rkvk_wide_feed_whole(uint8_t *to, const rkvk_leaf &leaf, uint64_t off,
+                                                            uint64_t scale_off, uint32_t u)
+{
+    const uint32_t cell = leaf.c0 + u * 16;
+    rkvk_alone_copy<ROW, PITCH, SCALE>(rkvk_smem_addr(to), leaf.head + off + (cell * ROW + (uint32_t)rkvk_lane() * 16),
+                                       leaf.head + scale_off + (cell * SCALE + rkvk_alone_scale_at<SCALE>()));
+    rkvk_copy_commit();
+}
+
 template <typename P>
 static __device__ __forceinline__ void rkvk_wide_feed_k(rkvk_wide_smem<P> &sm, const rkvi_attend_args &a,
                                                         uint32_t cur, uint32_t place, uint32_t u)
@@ -136,7 +152,15 @@ static __device__ __forceinline__ void rkvk_wide_feed_k(rkvk_wide_smem<P> &sm, c
     using S = typename P::S;
     rkvk_sub sub = {0, 0};
     const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
-    if ((int32_t)(sm.queue.n_queued - cur) > 0)
+    const bool is_there = (int32_t)(sm.queue.n_queued - cur) > 0;
+    if constexpr (S::MT == 2 && S::K_IS_SMALL) {
+        if (is_there && rkvk_leaf_is_whole<S>(leaf)) {
+            rkvk_wide_feed_whole<S::K_ROW, P::K_PITCH, S::K_SCALE>(rkvk_wide_k<P>(sm, place, u), leaf, a.geom.k_off,
+                                                                   a.geom.k_scale_off, u);
+            return;
+        }
+    }
+    if (is_there)
         sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
     if (sub.n > 0)
         rkvk_wide_feed<S::MT, S::K_ROW, P::K_PITCH, S::K_SCALE>(rkvk_wide_k<P>(sm, place, u), leaf, a.geom.k_off,
@@ -155,6 +179,13 @@ static __device__ __forceinline__ void rkvk_wide_feed_v(rkvk_wide_smem<P> &sm, c
         return;
     }
     const rkvk_leaf &leaf = sm.queue.leaf[cur % RKVK_QUEUE];
+    if constexpr (S::MT == 2 && S::V_IS_SMALL) {
+        if (rkvk_leaf_is_whole<S>(leaf)) {
+            rkvk_wide_feed_whole<S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[cur % P::V_LEAVES][u], leaf, a.geom.v_off,
+                                                                   a.geom.v_scale_off, u);
+            return;
+        }
+    }
     const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
     rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[cur % P::V_LEAVES][u], leaf, a.geom.v_off, a.geom.v_scale_off, sub);
 }
@@ -278,9 +309,15 @@ static __device__ __forceinline__ void rkvk_wide_weigh(rkvk_wide_weights<P> &f, 
         all = fmaxf(all, m);
     }
     const float base = top == rkvk_empty_m() ? 0.0f : top;
-    f.sub[u][lane] = rkvk_exp2(__fadd_rn(f.ml[u][lane].x, -base));
-    if (u % N == 0)
-        f.before[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
+    const float own = rkvk_exp2(__fadd_rn(f.ml[u][lane].x, -base));
+    if constexpr (P::PAIRED) {
+        f.sub[u][lane / 2 * 4 + lane % 2] = rkvk_exp2(__fadd_rn(before, -base));
+        f.sub[u][lane / 2 * 4 + 2 + lane % 2] = own;
+    } else {
+        f.sub[u][lane] = own;
+        if (u % N == 0)
+            f.before[u / N][lane] = rkvk_exp2(__fadd_rn(before, -base));
+    }
     if (u == 0) { /* rkvk_leaf_finish */
         const float m = __fmul_rn(all, RKVK_LN2);
         f.m[lane] = m;
@@ -374,6 +411,7 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
                                                         const rkvk_wide_part &at, uint32_t part)
 {
     using S = typename P::S;
+    const int lane = rkvk_lane();
 #pragma unroll P::UNROLL
     for (uint32_t i = 0; i < P::V_PART; i++) {
         const uint32_t u = part * P::V_PART + i;
@@ -381,7 +419,20 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
         rkvk_wide_product<P>(o, from, at, v[u], u);
 #pragma unroll
         for (int n = 0; n < P::NW; n++) {
-            if (u % S::GROUP == 0 && S::GROUP < RKVK_SUBS) {
+            float2 own;
+            if constexpr (P::PAIRED) {
+                const int column = (at.chunk + n) * 8 + 2 * (lane & 3);
+                const float4 f = *reinterpret_cast<const float4 *>(from.sub[u] + 2 * column);
+                own = make_float2(f.z, f.w);
+#pragma unroll
+                for (int v = 0; v < P::TW; v++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        x.o[n][v][j] = __fmul_rn(x.o[n][v][j], j & 1 ? f.y : f.x);
+            } else {
+                own = rkvk_wide_pair<P>(from.sub[u], at, n);
+            }
+            if (!P::PAIRED && u % S::GROUP == 0 && S::GROUP < RKVK_SUBS) {
                 const float2 f = rkvk_wide_pair<P>(from.before[u / S::GROUP], at, n);
 #pragma unroll
                 for (int v = 0; v < P::TW; v++)
@@ -389,12 +440,11 @@ static __device__ __forceinline__ void rkvk_wide_output(rkvk_wide_state<P> &x, c
                     for (int j = 0; j < 4; j++)
                         x.o[n][v][j] = __fmul_rn(x.o[n][v][j], j & 1 ? f.y : f.x);
             }
-            const float2 f = rkvk_wide_pair<P>(from.sub[u], at, n);
 #pragma unroll
             for (int v = 0; v < P::TW; v++)
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    x.o[n][v][j] = __fmaf_rn(o[n][v][j], j & 1 ? f.y : f.x, x.o[n][v][j]);
+                    x.o[n][v][j] = __fmaf_rn(o[n][v][j], j & 1 ? own.y : own.x, x.o[n][v][j]);
         }
     }
 }

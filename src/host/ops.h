@@ -184,7 +184,8 @@ typedef struct rkvi_attend_args {
     uint32_t q_heads; /* a whole multiple of geom.n_heads; head h uses KV head h / (q_heads / n_heads) */
     float scale;
     float softcap; /* 0: none */
-    uint32_t max_rows; /* of an item of this launch: picks the fastest kernel, not bits; 0: not said */
+    uint32_t max_rows;    /* of an item of this launch: picks the fastest kernel, not bits; 0: not said */
+    uint32_t mean_leaves; /* likewise; of the items that have some, rounded up */
     rkvi_merge_args merge; /* of it out, lse and sinks: where rows of items with RKVI_ITEM_LAST go */
 } rkvi_attend_args;
 

@@ -59,6 +59,7 @@ typedef struct rkvi_plan_launch {
     uint64_t decode0, n_decode;   /* items, counted from the site's item table */
     uint64_t grid_decode;         /* these and the empty ones behind them */
     uint32_t decode_rows;         /* most rows of one of them */
+    uint64_t decode_leaves;       /* of all of them */
     uint64_t prefill0, n_prefill;
     uint64_t merge0, n_merge;     /* pending partials brought together after it */
     uint64_t cost_bytes;          /* K and V that it reads */

@@ -54,6 +54,7 @@ static void sort_items(rkvi_site_plan *sp, rkvi_item *out)
             memset(out + l->decode0 + l->n_decode, 0, (l->grid_decode - l->n_decode) * sizeof *out);
         l->n_decode = l->n_prefill = 0;
         l->decode_rows = 0;
+        l->decode_leaves = 0;
     }
     const rkvi_layer_config *lc = &sp->v->cfg->layers[sp->v->cfg->sites[sp->site - sp->p->sites].kv_layer];
     for (uint64_t i = 0; i < w->n_items; i++) {
@@ -61,8 +62,10 @@ static void sort_items(rkvi_site_plan *sp, rkvi_item *out)
         const rkvi_item *it = &w->items[i];
         const uint64_t slot = is_prefill(sp, i) ? l->prefill0 + l->n_prefill++ : l->decode0 + l->n_decode++;
         out[slot] = *it;
-        if (!is_prefill(sp, i) && it->n_rows > l->decode_rows)
-            l->decode_rows = it->n_rows;
+        if (!is_prefill(sp, i)) {
+            l->decode_rows = it->n_rows > l->decode_rows ? it->n_rows : l->decode_rows;
+            l->decode_leaves += it->leaf1 - it->leaf0;
+        }
         w->sorted_stem[slot] = w->item_stem[i];
         l->cost_bytes += (it->leaf1 - it->leaf0) * lc->geom.leaf_cells * (lc->geom.bytes / lc->geom.tile_cells);
     }

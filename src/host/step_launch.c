@@ -275,6 +275,7 @@ static rkvi_attend_args attend_args(const rkv_cache *h, const rkvi_site_call *c,
         .scale = c->site->scale,
         .softcap = c->site->softcap,
         .max_rows = is_decode ? pl->decode_rows : 0,
+        .mean_leaves = is_decode && pl->n_decode ? (uint32_t)rkvi_div_up(pl->decode_leaves, pl->n_decode) : 0,
         .merge = merge_args(h, c, c->plan->merge0),
     };
 }
