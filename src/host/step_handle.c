@@ -208,15 +208,18 @@ int32_t rkvi_handle_tail_node(const rkvi_config *cfg, int32_t device_node)
 static rkv_status make_arena(rkv_cache *h, int32_t device_node)
 {
     const rkvi_config *cfg = &h->cfg;
-    rkvi_arena_class *classes = calloc(cfg->n_layers, sizeof *classes);
+    rkvi_arena_class *classes = calloc(2 * (size_t)cfg->n_layers, sizeof *classes);
     uint32_t n = 0;
     if (!classes)
         return rkvi_fail(RKV_E_HOST_MEMORY, "no memory for %u KV layers", cfg->n_layers);
     for (uint32_t l = 0; l < cfg->n_layers; l++) {
         const rkvi_layer_config *lc = &cfg->layers[l];
+        const uint64_t rest = lc->host_places ? lc->host_places % lc->extent_places : 0;
         if (lc->host_places)
             classes[n++] = (rkvi_arena_class){.extent_bytes = lc->extent_places * lc->geom.bytes,
-                                              .n_extents = rkvi_div_up(lc->host_places, lc->extent_places)};
+                                              .n_extents = lc->host_places / lc->extent_places};
+        if (rest) /* the last one */
+            classes[n++] = (rkvi_arena_class){.extent_bytes = rest * lc->geom.bytes, .n_extents = 1};
     }
     const rkvi_arena_settings settings = {
         .dev = h->dev,
