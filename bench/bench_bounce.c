@@ -110,8 +110,11 @@ static double gb_per_s(const ends *e, rkvi_direction dir, uint64_t bytes)
 static void measure(rkvi_device *d, bool bounces, double out[4][2])
 {
     ends e = {.d = d};
-    const rkvi_arena_settings s = {
-        .dev = d, .limit_bytes = BUFFER_MIB * MIB, .total_bytes = BUFFER_MIB * MIB, .bounce_bytes = 8 * MIB, .numa_node = -1};
+    const rkvi_arena_settings s = {.dev = d,
+                                   .limit_bytes = BUFFER_MIB * MIB,
+                                   .total_bytes = BUFFER_MIB * MIB,
+                                   .bounce_bytes = 8 * MIB,
+                                   .numa_node = -1};
     bool waited;
     n_pinned = 0;
     if (bounces)
@@ -153,8 +156,9 @@ int main(int argc, char **argv)
     must(rkvi_dev(info, d, &info), "info");
     measure(d, false, pinned);
     measure(d, true, bounced);
-    printf("%s, GB/s, median of %d\n\n   copy            in              out\n    MiB  pinned  bounce  pinned  bounce\n", info.name,
-           RUNS);
+    printf(
+        "%s, GB/s, median of %d\n\n   copy            in              out\n    MiB  pinned  bounce  pinned  bounce\n",
+        info.name, RUNS);
     for (uint32_t i = 0; i < 4; i++)
         printf("%7.2f %7.2f %7.2f %7.2f %7.2f\n", (double)(1u << 2 * i) / 4, pinned[i][0], bounced[i][0], pinned[i][1],
                bounced[i][1]);

@@ -416,8 +416,9 @@ static bool print_head(run *r)
     printf("decode, %s, %.3g GiB, %u KV heads of %u, rows %u; GB/s of stored bytes; commit %s\n", r->ops->name, o->gib,
            o->heads, o->dim, o->rows, bench_commit(o->commit));
     if (r->link)
-        printf("alone, and beside copies of 16 MiB to the GPU, which alone cross at %.2f GB/s; each figure over %.3g s\n",
-               alone, o->seconds);
+        printf(
+            "alone, and beside copies of 16 MiB to the GPU, which alone cross at %.2f GB/s; each figure over %.3g s\n",
+            alone, o->seconds);
     printf("%-8s %-8s %5s %7s %8s %8s %6s", "K", "V", "ratio", "threads", "read", "attend", "share");
     if (r->link)
         printf(" %8s %8s %8s %8s %8s", "read b.", "link", "attend b.", "link", "of alone");

@@ -153,11 +153,15 @@ static void make_tables(world *w, site *s, const shape *x, bool prefill)
     const size_t q_elements = (size_t)x->rows * x->q_heads * x->dim;
     uint16_t *q = need(malloc(q_elements * sizeof *q));
     fill_pattern(q, q_elements);
-    rkvi_attend_args a = {.geom = *g, .entries = put(w, s, &entry, sizeof entry),
-                          .rows = put(w, s, rows, x->rows * sizeof *rows),
-                          .spans = put(w, s, spans, leaves * sizeof *spans),
-                          .q = {put(w, s, q, q_elements * sizeof *q), (int64_t)x->q_heads * x->dim, x->dim, RKV_TYPE_F16},
-                          .q_heads = x->q_heads, .scale = 1 / sqrtf((float)x->dim), .max_rows = x->rows};
+    rkvi_attend_args a = {
+        .geom = *g,
+        .entries = put(w, s, &entry, sizeof entry),
+        .rows = put(w, s, rows, x->rows * sizeof *rows),
+        .spans = put(w, s, spans, leaves * sizeof *spans),
+        .q = {put(w, s, q, q_elements * sizeof *q), (int64_t)x->q_heads * x->dim, x->dim, RKV_TYPE_F16},
+        .q_heads = x->q_heads,
+        .scale = 1 / sqrtf((float)x->dim),
+        .max_rows = x->rows};
     uint64_t *table = put(w, s, NULL, s->n_caches * tiles * sizeof *table);
     for (uint32_t c = 0; c < s->n_caches; c++) {
         for (uint64_t t = 0; t < tiles; t++)
@@ -385,9 +389,9 @@ static void bench_decode(world *w, const shape *x)
     const timing merge = measure(w, &s, MERGE); /* with its input in the cache */
     const double mb = (double)s.cache_bytes * 1e-6, gb = mb * 1e-3;
     print_shape(x);
-    printf(" %8.1f %8.1f %8.1f %8.1f %6.1f %8.0f %8.0f %8.0f %6.3f %6.3f\n", mb, read.median * 1e6,
-           attend.median * 1e6, both.median * 1e6, merge.median * 1e6, gb / read.median, gb / attend.median, gb / both.median, read.median / attend.median,
-           read.median / both.median);
+    printf(" %8.1f %8.1f %8.1f %8.1f %6.1f %8.0f %8.0f %8.0f %6.3f %6.3f\n", mb, read.median * 1e6, attend.median * 1e6,
+           both.median * 1e6, merge.median * 1e6, gb / read.median, gb / attend.median, gb / both.median,
+           read.median / attend.median, read.median / both.median);
     fflush(stdout);
     if (w->has_json) {
         json_shape(w, x, "decode");
@@ -442,7 +446,8 @@ static void all_decode(world *w)
     printf("%-8s %-8s %-10s %7s %5s %8s %8s %8s %8s %6s %8s %8s %8s %6s %6s\n", "K", "V", "heads/D", "cells", "rows",
            "MB", "read us", "decode", "+merge", "merge", "GB/s", "decode", "+merge", "of rd", "+merge");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        bench_decode(w, &(shape){shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], RKV_TYPE_F16, RKV_TYPE_F16, 1});
+        bench_decode(w,
+                     &(shape){shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], RKV_TYPE_F16, RKV_TYPE_F16, 1});
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         for (size_t k = 0; k < 2; k++)
             bench_decode(w, &(shape){40, 8, 128, shapes[k][3], pairs[i][0], pairs[i][1], 1});
@@ -458,7 +463,8 @@ static void all_decode(world *w)
 static void all_prefill(world *w)
 {
     static const uint32_t heads[][3] = {{40, 8, 128}, {9, 3, 64}, {16, 8, 256}};
-    static const uint32_t chunks[][2] = {{512, 8 * K}, {2048, 8 * K}, {2048, 32 * K}, {8192, 32 * K}, {512, 128 * K}, {2048, 128 * K}};
+    static const uint32_t chunks[][2] = {{512, 8 * K},   {2048, 8 * K},  {2048, 32 * K},
+                                         {8192, 32 * K}, {512, 128 * K}, {2048, 128 * K}};
     printf("\n%-8s %-8s %-10s %7s %5s %10s %10s %10s %8s %8s\n", "K", "V", "heads/D", "cells", "rows", "prefill us",
            "+merge", "to output", "TFLOP/s", "output");
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)

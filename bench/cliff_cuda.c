@@ -155,8 +155,8 @@ static cliff_result *mode_result(cliff_row *row, uint32_t mode)
     return &row->modes[mode];
 }
 
-static rkv_status measure_rows(run *r, cliff_cuda_world *w, const char *name, cliff_result *(*of)(cliff_row *, uint32_t),
-                               uint32_t which)
+static rkv_status measure_rows(run *r, cliff_cuda_world *w, const char *name,
+                               cliff_result *(*of)(cliff_row *, uint32_t), uint32_t which)
 {
     cliff_curve *c = r->curve;
     rkv_status s = RKV_OK;

@@ -159,8 +159,10 @@ rkv_status cliff_cuda_world_choose_cpu_share(cliff_cuda_world *w, rkvi_cpu_rates
     rkv_status s = rkv_cache_set_cpu_share(w->cache, &p);
     if (s == RKV_OK)
         s = rkv_cache_info_get(w->cache, &info);
-    *rates = (rkvi_cpu_rates){.step_ns = info.cpu_step_ns, .link_bytes_per_s = info.cpu_link_bytes_per_s,
-                              .beside_bytes_per_s = info.cpu_beside_bytes_per_s, .cpu_bytes_per_s = info.cpu_bytes_per_s,
+    *rates = (rkvi_cpu_rates){.step_ns = info.cpu_step_ns,
+                              .link_bytes_per_s = info.cpu_link_bytes_per_s,
+                              .beside_bytes_per_s = info.cpu_beside_bytes_per_s,
+                              .cpu_bytes_per_s = info.cpu_bytes_per_s,
                               .handover_ns = info.cpu_handover_ns};
     *out_share = info.cpu_share;
     *out_free_bytes = info.cpu_free_bytes;
@@ -415,8 +417,8 @@ rkv_status cliff_cuda_world_measure(cliff_cuda_world *w, uint32_t warm, uint32_t
     *out = (cliff_result){0};
     const uint32_t most = cliff_most_steps(w->setup.shape);
     if (warm + steps + CLIFF_CUDA_OTHER_STEPS > most || steps == 0)
-        return rkvi_fail(RKV_E_ARGUMENT, "%u warm, %u measured and %u other steps; at most %u in all, one measured", warm,
-                         steps, CLIFF_CUDA_OTHER_STEPS, most);
+        return rkvi_fail(RKV_E_ARGUMENT, "%u warm, %u measured and %u other steps; at most %u in all, one measured",
+                         warm, steps, CLIFF_CUDA_OTHER_STEPS, most);
     for (uint32_t i = 0; i < warm && s == RKV_OK; i++)
         s = decode_step(w);
     if (s == RKV_OK)

@@ -70,8 +70,8 @@ static void print_head(const cliff_curve *c, FILE *f)
     fprintf(f,
             "link %.2f GB/s (best plain copy of %u MiB); ring %.1f MB "
             "(rule: %.1f MB), copies up to %.1f MB; window %u tiles a streaming layer\n",
-            c->link_bytes_per_s * 1e-9, is_cuda ? 256u : 64u, (double)c->sizes.ring_bytes * MB, (double)c->sizes.rule_bytes * MB,
-            (double)c->sizes.copy_bytes * MB, o->window_tiles);
+            c->link_bytes_per_s * 1e-9, is_cuda ? 256u : 64u, (double)c->sizes.ring_bytes * MB,
+            (double)c->sizes.rule_bytes * MB, (double)c->sizes.copy_bytes * MB, o->window_tiles);
     if (cliff_tile_cells(&o->shape) != CLIFF_TILE_CELLS)
         fprintf(f, "tiles of %u cells, not %u\n", cliff_tile_cells(&o->shape), CLIFF_TILE_CELLS);
     fprintf(f, "%u steps after %u to warm up, seed %llu; step time: %s%s\n", o->steps, o->warm_steps,
@@ -132,8 +132,9 @@ void cliff_print(const cliff_curve *c, FILE *f)
     fprintf(f, "\n%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "tail", "tail/", "resident",
             "op-level", "ring", "bound", "ring/", "r/b", "op-lvl/", "hidden", "copies", "MB", "extra", "ahead",
             "ring");
-    fprintf(f, "%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "MB", "compute", "ms", "ms",
-            "ms", "ms", "bound", c->options.machine.executor == CLIFF_CUDA ? "beside" : "apart", "ring", "%", "a step", "a copy", "launch", "MB", "MB");
+    fprintf(f, "%9s %7s %9s %9s %9s %9s %7s %7s %8s %7s %7s %8s %7s %8s %7s\n", "MB", "compute", "ms", "ms", "ms", "ms",
+            "bound", c->options.machine.executor == CLIFF_CUDA ? "beside" : "apart", "ring", "%", "a step", "a copy",
+            "launch", "MB", "MB");
     for (uint32_t i = 0; i < c->n_rows; i++)
         print_row(&c->rows[i], f);
 }

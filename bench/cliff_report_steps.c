@@ -111,25 +111,28 @@ cliff_cpu_model cliff_cpu_model_of(const cliff_curve *c, const cliff_row *r)
     const double compute_s = r->modes[CLIFF_RESIDENT].step_ns * 1e-9, working_s = r->cpu.cpu_bytes / rate;
     m.share = m.bytes > 0 ? r->cpu.cpu_bytes / m.bytes : 0;
     m.step_ns = 1e9 * rkvi_config_cpu_step_s(m.share, compute_s, m.bytes, link, rate);
-    const double rest = (double)r->cpu.list_bytes - working_s * beside, by_link_s = working_s + (rest > 0 ? rest : 0) / link;
+    const double rest = (double)r->cpu.list_bytes - working_s * beside,
+                 by_link_s = working_s + (rest > 0 ? rest : 0) / link;
     m.step_beside_ns = 1e9 * (compute_s + working_s > by_link_s ? compute_s + working_s : by_link_s);
     return m;
 }
 
 static void print_cpu(const cliff_curve *c, FILE *f)
 {
-    fprintf(f, "\nWith the CPU's share, on %u threads: by R beside copies and the link beside R (GB/s, as measured);\n"
-               "the threads' rate while they work; the model's T with C, B and R of this run; T' with the link beside R\n"
-               "in place of B while the threads work\n",
+    fprintf(f,
+            "\nWith the CPU's share, on %u threads: by R beside copies and the link beside R (GB/s, as measured);\n"
+            "the threads' rate while they work; the model's T with C, B and R of this run; T' with the link beside R\n"
+            "in place of B while the threads work\n",
             c->options.cpu_threads);
-    fprintf(f, "%9s %9s %9s %7s %7s %8s %6s %7s %7s %9s %7s %9s %7s %7s %7s\n", "tail MB", "ring ms", "share ms", "R", "link",
-            "free MB", "16ths", "x", "working", "T ms", "/T", "T' ms", "/T'", "/link", "/ring");
+    fprintf(f, "%9s %9s %9s %7s %7s %8s %6s %7s %7s %9s %7s %9s %7s %7s %7s\n", "tail MB", "ring ms", "share ms", "R",
+            "link", "free MB", "16ths", "x", "working", "T ms", "/T", "T' ms", "/T'", "/link", "/ring");
     for (uint32_t i = 0; i < c->n_rows; i++) {
         const cliff_row *r = &c->rows[i];
         const cliff_cpu_model m = cliff_cpu_model_of(c, r);
-        fprintf(f, "%9.1f %9.3f %9.3f %7.2f %7.2f %8.1f %6u %7.3f %7.2f %9.3f %7.3f %9.3f %7.3f %7.3f %7.3f\n", m.bytes * MB,
-                r->modes[CLIFF_RING].step_ns * MS, r->cpu.step_ns * MS, (double)r->cpu_rates.cpu_bytes_per_s * 1e-9,
-                (double)r->cpu_rates.beside_bytes_per_s * 1e-9, (double)r->cpu_free_bytes * MB, r->cpu_share, m.share,
+        fprintf(f, "%9.1f %9.3f %9.3f %7.2f %7.2f %8.1f %6u %7.3f %7.2f %9.3f %7.3f %9.3f %7.3f %7.3f %7.3f\n",
+                m.bytes * MB, r->modes[CLIFF_RING].step_ns * MS, r->cpu.step_ns * MS,
+                (double)r->cpu_rates.cpu_bytes_per_s * 1e-9, (double)r->cpu_rates.beside_bytes_per_s * 1e-9,
+                (double)r->cpu_free_bytes * MB, r->cpu_share, m.share,
                 r->cpu.cpu_ns > 0 ? r->cpu.cpu_bytes / r->cpu.cpu_ns : 0, m.step_ns * MS, r->cpu.step_ns / m.step_ns,
                 m.step_beside_ns * MS, r->cpu.step_ns / m.step_beside_ns,
                 r->cpu.step_ns / (m.bytes * 1e9 / c->link_bytes_per_s), r->cpu.step_ns / r->modes[CLIFF_RING].step_ns);

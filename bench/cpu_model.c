@@ -52,11 +52,19 @@ rkv_status cpu_model_config(const cliff_shape *shape, const cpu_model_machine *m
     const uint64_t least_site_cell_bytes = 64; /* no cell of all sites is smaller */
     rkv_status fit = RKV_OK;
     fill_sites(shape, m->type, layers, sites);
-    const rkv_cache_params p = {.struct_size = sizeof p, .device = RKV_DEVICE_HOST, .kv_layers = layers, .sites = sites,
-                                .n_kv_layers = shape->n_sites, .n_sites = shape->n_sites,
-                                .capacity_cells = most_tail_bytes / least_site_cell_bytes / shape->n_sites + WINDOW_CELLS,
-                                .max_rows = 16, .tile_cells = TILE_CELLS, .step_ns = (uint64_t)shape->compute_ns,
-                                .link_bytes_per_s = m->rates.link_bytes_per_s, .cpu_threads = 15,
+    const rkv_cache_params p = {.struct_size = sizeof p,
+                                .device = RKV_DEVICE_HOST,
+                                .kv_layers = layers,
+                                .sites = sites,
+                                .n_kv_layers = shape->n_sites,
+                                .n_sites = shape->n_sites,
+                                .capacity_cells =
+                                    most_tail_bytes / least_site_cell_bytes / shape->n_sites + WINDOW_CELLS,
+                                .max_rows = 16,
+                                .tile_cells = TILE_CELLS,
+                                .step_ns = (uint64_t)shape->compute_ns,
+                                .link_bytes_per_s = m->rates.link_bytes_per_s,
+                                .cpu_threads = 15,
                                 .cpu_bytes_per_s = m->rates.cpu_bytes_per_s,
                                 .cpu_beside_bytes_per_s = m->rates.beside_bytes_per_s,
                                 .cpu_handover_ns = m->rates.handover_ns};
@@ -206,9 +214,9 @@ static void line(const cliff_shape *shape, const cpu_model_machine *m, double ta
     const uint64_t free_bytes = cfg.cpu_free_bytes;
     double best_share = 0;
     const double best = cpu_model_best_s(&cfg, bytes, &best_share);
-    printf("%-10s %-5s %6.1f %6.2f %9.0f %6u %7.3f %9.3f %9.3f %7.3f %7.3f %7.3f\n", shape->name, rkvi_type_name(m->type),
-           (double)m->rates.link_bytes_per_s * 1e-9, tail_gib, (double)free_bytes * 1e-6, share, x, chosen * MS, best * MS,
-           best_share, chosen / best, chosen / link);
+    printf("%-10s %-5s %6.1f %6.2f %9.0f %6u %7.3f %9.3f %9.3f %7.3f %7.3f %7.3f\n", shape->name,
+           rkvi_type_name(m->type), (double)m->rates.link_bytes_per_s * 1e-9, tail_gib, (double)free_bytes * 1e-6,
+           share, x, chosen * MS, best * MS, best_share, chosen / best, chosen / link);
     rkvi_config_free(&cfg);
 }
 
@@ -217,7 +225,8 @@ int cpu_model_main(int argc, char **argv)
     static const char *const shapes[] = {"qwen14b", "gemma-a4b"};
     static const rkv_type types[] = {RKV_TYPE_F16, RKV_TYPE_Q8_0};
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("rollkv-bench cpu-model: the rule for the CPU's share against a sweep, simulated; it takes no options\n");
+        printf(
+            "rollkv-bench cpu-model: the rule for the CPU's share against a sweep, simulated; it takes no options\n");
         return 0;
     }
     if (argc > 1) {
@@ -227,7 +236,8 @@ int cpu_model_main(int argc, char **argv)
     printf("rollkv-bench cpu-model: simulated; the CPU's share by the rule, and the best of a sweep over %u shares "
            "of the whole tail\n\n"
            "%-10s %-5s %6s %6s %9s %6s %7s %9s %9s %7s %7s %7s\n",
-           SWEEP, "shape", "type", "link", "tail", "free MB", "16ths", "x", "step ms", "best ms", "x", "/best", "/link");
+           SWEEP, "shape", "type", "link", "tail", "free MB", "16ths", "x", "step ms", "best ms", "x", "/best",
+           "/link");
     for (size_t i = 0; i < 2; i++)
         for (size_t t = 0; t < 2; t++)
             for (size_t l = 0; l < sizeof links_gbs / sizeof *links_gbs; l++)

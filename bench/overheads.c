@@ -269,8 +269,9 @@ static bool bench_steps(const lengths *l, figures *out)
     world w = {.l = l};
     const uint64_t all = (l->cells + 256) * l->n_sequences;
     const size_t bytes = (size_t)GROW_ROWS * GROUP * DIM * 2;
-    bool good = ok(make(1, all, l->has_tail ? l->cells * l->n_sequences / 2 : RKV_RESIDENT_ALL, l->n_sequences, &w.cache),
-                   l->name);
+    bool good =
+        ok(make(1, all, l->has_tail ? l->cells * l->n_sequences / 2 : RKV_RESIDENT_ALL, l->n_sequences, &w.cache),
+           l->name);
     good = good && cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking) == cudaSuccess &&
            cudaMalloc(&w.rows, bytes) == cudaSuccess && cudaMemset(w.rows, 0, bytes) == cudaSuccess;
     good = good && grow(&w) && measure(&w, out);
@@ -288,8 +289,8 @@ static void print_created(const created *c, json *j)
     printf("create with room for a tail of %.1f GiB: %.2f s; %.1f GiB of it there after %.2f s, the rest comes ahead "
            "of need; destroy %.2f s\n",
            c->room_bytes / GIB, c->create_s, c->tail_bytes / GIB, c->ready_s, c->destroy_s);
-    printf("beyond K and V: device %.1f MB by info (%.1f MB by what is free), host %.1f MB\n\n", c->device_beyond * 1e-6,
-           c->device_measured * 1e-6, c->host_beyond * 1e-6);
+    printf("beyond K and V: device %.1f MB by info (%.1f MB by what is free), host %.1f MB\n\n",
+           c->device_beyond * 1e-6, c->device_measured * 1e-6, c->host_beyond * 1e-6);
     if (!j->file)
         return;
     json_open(j, "create", '{');
@@ -324,8 +325,10 @@ static void print_steps(const lengths *l, const figures *f, json *j)
 
 static bool run(double tail_gib, json *j)
 {
-    static const lengths all[] = {{"1M x 1, resident", 1 << 20, 1, false}, {"1M x 1, half in tail", 1 << 20, 1, true},
-                                  {"64K x 16, resident", 1 << 16, 16, false}, {"64K x 16, half in tail", 1 << 16, 16, true}};
+    static const lengths all[] = {{"1M x 1, resident", 1 << 20, 1, false},
+                                  {"1M x 1, half in tail", 1 << 20, 1, true},
+                                  {"64K x 16, resident", 1 << 16, 16, false},
+                                  {"64K x 16, half in tail", 1 << 16, 16, true}};
     created c = {0};
     bool good = tail_gib <= 0 || bench_create(tail_gib, &c);
     if (good && tail_gib > 0)

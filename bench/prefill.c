@@ -83,9 +83,15 @@ static rkv_status make(const chunk *c, uint64_t resident, double link_bytes_per_
                                           .resident_cells = resident};
         sites[i] = (rkv_site_params){.struct_size = sizeof *sites, .kv_layer = i, .n_q_heads = Q_HEADS};
     }
-    const rkv_cache_params p = {.struct_size = sizeof p, .kv_layers = layers, .sites = sites, .n_kv_layers = SITES,
-                                .n_sites = SITES, .capacity_cells = c->cells + (WARM + c->steps + 1) * (uint64_t)c->rows,
-                                .n_sequences = 1, .max_rows = MOST_ROWS, .ring_bytes = c->ring_bytes,
+    const rkv_cache_params p = {.struct_size = sizeof p,
+                                .kv_layers = layers,
+                                .sites = sites,
+                                .n_kv_layers = SITES,
+                                .n_sites = SITES,
+                                .capacity_cells = c->cells + (WARM + c->steps + 1) * (uint64_t)c->rows,
+                                .n_sequences = 1,
+                                .max_rows = MOST_ROWS,
+                                .ring_bytes = c->ring_bytes,
                                 .link_bytes_per_s = (uint64_t)link_bytes_per_s};
     return rkv_cache_create(&p, out);
 }

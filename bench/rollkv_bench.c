@@ -50,7 +50,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].main(argc - 1, argv + 1);
     if (is_for_gpu(argv[1])) {
-        fprintf(stderr, "rollkv-bench: '%s' measures on a GPU, and this build is without: configure with -Dcuda=enabled\n",
+        fprintf(stderr,
+                "rollkv-bench: '%s' measures on a GPU, and this build is without: configure with -Dcuda=enabled\n",
                 argv[1]);
         return 2;
     }

@@ -278,7 +278,8 @@ static int parse(setup *s, int argc, char **argv, const char **out_file, const c
     return go_on;
 }
 
-static void write_json(FILE *f, const setup *s, const char *commit, const figures *of, const uint32_t *ns, uint32_t n_of)
+static void write_json(FILE *f, const setup *s, const char *commit, const figures *of, const uint32_t *ns,
+                       uint32_t n_of)
 {
     json j = {.file = f};
     json_open(&j, NULL, '{');

@@ -166,14 +166,15 @@ static void print_head(void)
         printf(" %.2f", points[i]);
     printf(" x the compute\n\n%-10s %6s %8s %7s  %-27s %8s %7s  %-27s %6s %9s %9s\n", "shape", "link", "ring", "copy",
            "by the rule", "best", "copy", "best of the sweep, each", "rule/", "free zone", "step over");
-    printf("%-10s %6s %8s %7s  %-27s %8s %7s  %-27s %6s %9s %9s\n", "", "GB/s", "MB", "MiB", "", "ring MB", "MiB", "", "best",
-           "cells", "resident");
+    printf("%-10s %6s %8s %7s  %-27s %8s %7s  %-27s %6s %9s %9s\n", "", "GB/s", "MB", "MiB", "", "ring MB", "MiB", "",
+           "best", "cells", "resident");
 }
 
 static void print(const sweep *w, json *j)
 {
     double most = 0;
-    printf("%-10s %6.1f %8.1f %7.1f ", w->shape.name, w->link * 1e-9, w->rule.ring_bytes * MB, w->rule.copy_bytes / 1048576);
+    printf("%-10s %6.1f %8.1f %7.1f ", w->shape.name, w->link * 1e-9, w->rule.ring_bytes * MB,
+           w->rule.copy_bytes / 1048576);
     for (uint32_t i = 0; i < POINTS; i++)
         printf(" %6.3f", w->rule.step_ns[i] / w->bound_ns[i]);
     printf(" %8.1f %7.1f ", w->best.ring_bytes * MB, w->best.copy_bytes / 1048576);

@@ -234,10 +234,12 @@ static rkvi_device *make_device(const bits_setup *s)
 #endif
     rkvi_ops_best(&ops, s->kernels);
     if (s->executor == BITS_HOST) {
-        const rkvi_device_host_settings hs = {.n_workers = 2, .delay_max_ns = s->seed % 3 ? 20000 : 0, .delay_seed = s->seed};
+        const rkvi_device_host_settings hs = {
+            .n_workers = 2, .delay_max_ns = s->seed % 3 ? 20000 : 0, .delay_seed = s->seed};
         return rkvi_device_host_create(&hs, &ops, &d) == RKV_OK ? d : NULL;
     }
-    const rkvi_device_sim_settings ss = {.order = RKVI_SIM_SEEDED, .seed = s->seed, .n_workers = 1 + (uint32_t)(s->seed % 8)};
+    const rkvi_device_sim_settings ss = {
+        .order = RKVI_SIM_SEEDED, .seed = s->seed, .n_workers = 1 + (uint32_t)(s->seed % 8)};
     if (rkvi_device_sim_create(&ss, &ops, &d) != RKV_OK)
         return NULL;
     if (s->executor == BITS_SIM)
@@ -530,11 +532,12 @@ bool bits_same(const bits_text *t, const bits_result *a, const bits_result *b, c
 void bits_setup_print(const bits_setup *s, char *text, size_t bytes)
 {
     static const char *const names[] = {"host", "sim", "check", "cuda"};
-    snprintf(text, bytes,
-             "executor %s seed %llu resident %llx %llx %llx %llx ring %llu copy %llu flags %u mode %u draft %u ahead %u "
-             "rows %u runs %u aborts %d rare_sync %d kernels %s",
-             names[s->executor], (unsigned long long)s->seed, (unsigned long long)s->resident[0],
-             (unsigned long long)s->resident[1], (unsigned long long)s->resident[2], (unsigned long long)s->resident[3],
-             (unsigned long long)s->ring_bytes, (unsigned long long)s->copy_bytes, s->flags, s->mode, s->draft_rows,
-             s->steps_ahead, s->max_rows, s->target_runs, s->aborts, s->rare_sync, s->kernels ? s->kernels : "best");
+    snprintf(
+        text, bytes,
+        "executor %s seed %llu resident %llx %llx %llx %llx ring %llu copy %llu flags %u mode %u draft %u ahead %u "
+        "rows %u runs %u aborts %d rare_sync %d kernels %s",
+        names[s->executor], (unsigned long long)s->seed, (unsigned long long)s->resident[0],
+        (unsigned long long)s->resident[1], (unsigned long long)s->resident[2], (unsigned long long)s->resident[3],
+        (unsigned long long)s->ring_bytes, (unsigned long long)s->copy_bytes, s->flags, s->mode, s->draft_rows,
+        s->steps_ahead, s->max_rows, s->target_runs, s->aborts, s->rare_sync, s->kernels ? s->kernels : "best");
 }

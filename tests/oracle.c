@@ -386,15 +386,15 @@ void oracle_run(uint64_t seed, fx_executor executor, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         do_one(&o);
     const rkv_cache_stats s = fx_stats(&o.spilled);
-    print_message("seed %llu, executor %d: %llu steps, %llu refused, %llu bytes streamed, %llu brought back, %llu "
-                  "copied as shared, %llu promoted, %llu own entries, %llu refused by a mask, %llu by max_turns, %llu for want "
-                  "of a place\n",
-                  (unsigned long long)seed, executor, (unsigned long long)o.n_steps,
-                  (unsigned long long)o.n_refused, (unsigned long long)s.streamed_bytes,
-                  (unsigned long long)s.brought_back_bytes, (unsigned long long)s.shared_copy_bytes,
-                  (unsigned long long)s.promoted_bytes, (unsigned long long)s.own_entries,
-                  (unsigned long long)o.n_unseen, (unsigned long long)o.n_turned,
-                  (unsigned long long)o.n_no_place);
+    print_message(
+        "seed %llu, executor %d: %llu steps, %llu refused, %llu bytes streamed, %llu brought back, %llu "
+        "copied as shared, %llu promoted, %llu own entries, %llu refused by a mask, %llu by max_turns, %llu for want "
+        "of a place\n",
+        (unsigned long long)seed, executor, (unsigned long long)o.n_steps, (unsigned long long)o.n_refused,
+        (unsigned long long)s.streamed_bytes, (unsigned long long)s.brought_back_bytes,
+        (unsigned long long)s.shared_copy_bytes, (unsigned long long)s.promoted_bytes,
+        (unsigned long long)s.own_entries, (unsigned long long)o.n_unseen, (unsigned long long)o.n_turned,
+        (unsigned long long)o.n_no_place);
     check_errors(&o.errors);
     fx_check_empty(&o.spilled);
     fx_close(&o.spilled);

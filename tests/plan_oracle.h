@@ -366,7 +366,8 @@ static void check_output(const site_view *v, block *const *blocks)
             assert_true(m->row % RKVI_PREFILL_ROWS == 0 && m->n_nodes == 0);
     }
     for (uint32_t e = 0; e < w.batch.n_entries; e++)
-        for (uint32_t row = 0; w.batch.entries[e].is_prefill && row < w.batch.entries[e].n_rows; row += RKVI_PREFILL_ROWS)
+        for (uint32_t row = 0; w.batch.entries[e].is_prefill && row < w.batch.entries[e].n_rows;
+             row += RKVI_PREFILL_ROWS)
             check_prefill_output(v, e, row, &blocks[e][row / RKVI_PREFILL_ROWS], rows);
     for (uint32_t r = 0; r < w.batch.n_rows; r++)
         assert_int_equal(rows[r], 1);

@@ -56,7 +56,8 @@ static double row_error(const fx *w, const fx_entry *e, uint32_t row0, uint32_t 
     const uint32_t group = sp->n_q_heads / lp->n_kv_heads;
     const fx_cell *cells = w->cells[e->seq];
     const uint64_t n = w->n_cells[e->seq];
-    const int64_t at = w->row_pos[row0 + row], width = sp->mask == RKV_MASK_SLIDING ? (int64_t)sp->mask_width : INT64_MAX;
+    const int64_t at = w->row_pos[row0 + row],
+                  width = sp->mask == RKV_MASK_SLIDING ? (int64_t)sp->mask_width : INT64_MAX;
     double sum = w->site_sinks[site] ? exp((double)w->site_sinks[site][head]) : 0, out[DIM] = {0}, error = 0;
     float q[8 * DIM], x[4 * DIM];
     fx_values(e->tag + row, site, 'q', sp->n_q_heads * DIM, q);
@@ -99,7 +100,8 @@ static void step(pair *p, const fx_entry *e, uint32_t n)
     assert_true(fx_near(&p->w, &p->plain, NEAR));
     for (uint32_t i = 0, row0 = 0; i < n; row0 += e[i++].rows)
         for (uint32_t site = 0; site < p->w.model.n_sites; site++)
-            worst = fmax(worst, row_error(&p->w, &e[i], row0, e[i].rows - 1, site, site % p->w.model.sites[site].n_q_heads));
+            worst = fmax(worst,
+                         row_error(&p->w, &e[i], row0, e[i].rows - 1, site, site % p->w.model.sites[site].n_q_heads));
     if (worst > 2e-6)
         fail_msg("%.2e off", worst);
 }
@@ -212,7 +214,8 @@ static void shifted(fx_executor executor)
         const uint32_t n = i % 2 ? 3 : 1, first = i % 2 ? 0 : 1, rows = 1 + i;
         fx_entry e[3];
         for (uint32_t s = 0; s < n; s++)
-            e[s] = (fx_entry){.seq = first + s, .rows = rows, .tag = 90000 + 1000 * i + 100 * s, .positions = pos[first + s]};
+            e[s] = (fx_entry){
+                .seq = first + s, .rows = rows, .tag = 90000 + 1000 * i + 100 * s, .positions = pos[first + s]};
         const uint64_t before = fx_stats(&p.w).cpu_bytes;
         for (uint32_t k = 0; k < 2; k++) {
             fx_step(both[k], e, n);

@@ -111,7 +111,8 @@ static void test_hidden(void **state)
     assert_true(all > 2 * MIB && cpu > 0);
     const uint64_t wanted = (all - 2 * MIB) / 2, off = w.cache->cfg.cpu_least_bytes / 2 + 64 * KIB;
     if (cpu > wanted + off || cpu + off < wanted)
-        fail_msg("%llu of %llu bytes, not %llu", (unsigned long long)cpu, (unsigned long long)all, (unsigned long long)wanted);
+        fail_msg("%llu of %llu bytes, not %llu", (unsigned long long)cpu, (unsigned long long)all,
+                 (unsigned long long)wanted);
     fx_close(&w);
 }
 

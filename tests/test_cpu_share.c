@@ -276,10 +276,10 @@ int main(void)
     fx_use_gpu();
 #endif
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model), cmocka_unit_test(test_team), cmocka_unit_test(test_desk),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_host),  cmocka_unit_test(test_orders),  cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_left_to_device),
-        cmocka_unit_test(test_part), cmocka_unit_test(test_kernels),  cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_model),   cmocka_unit_test(test_team),           cmocka_unit_test(test_desk),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_host),           cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_edges),   cmocka_unit_test(test_left_to_device), cmocka_unit_test(test_part),
+        cmocka_unit_test(test_kernels), cmocka_unit_test(test_abort),
     };
     seed = fx_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

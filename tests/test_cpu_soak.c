@@ -229,8 +229,9 @@ static void soak(fx_executor executor, bool is_late, uint32_t n_steps)
     if (k.in_flight)
         drain(&k);
     const rkv_cache_stats s = fx_stats(&k.w);
-    print_message("%u steps, %llu aborted, %llu KB by the CPU, %llu late\n", n_steps, (unsigned long long)s.aborted_steps,
-                  (unsigned long long)s.cpu_bytes >> 10, (unsigned long long)s.cpu_late_bytes >> 10);
+    print_message("%u steps, %llu aborted, %llu KB by the CPU, %llu late\n", n_steps,
+                  (unsigned long long)s.aborted_steps, (unsigned long long)s.cpu_bytes >> 10,
+                  (unsigned long long)s.cpu_late_bytes >> 10);
     assert_true(s.cpu_bytes > 0 && (is_late || s.cpu_late_bytes == 0));
     fx_close(&k.w);
     fx_close(&k.plain);

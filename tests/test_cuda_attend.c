@@ -248,7 +248,8 @@ static bool explain_item(const ops_case *c, const float *got, const float *ref, 
             bool o_good = true;
             for (uint32_t i = 0; i < dv; i++)
                 o_good = o_good && near((double)oa[i], (double)ob[i], top);
-            if (near((double)*ma, (double)*mb, 1 + fabs((double)*mb)) && near((double)la, (double)lb, (double)lb) && o_good)
+            if (near((double)*ma, (double)*mb, 1 + fabs((double)*mb)) && near((double)la, (double)lb, (double)lb) &&
+                o_good)
                 continue;
             printf("    leaves [%llu, %llu) row %u head %u: m %.6g want %.6g, l %.6g want %.6g, o[0..3] %.5g %.5g %.5g "
                    "%.5g want %.5g %.5g %.5g %.5g\n",
@@ -257,8 +258,8 @@ static bool explain_item(const ops_case *c, const float *got, const float *ref, 
                    (double)ob[0], (double)ob[1], (double)ob[2], (double)ob[3]);
             for (uint64_t leaf = it->leaf0; leaf < it->leaf1 && leaf < it->leaf0 + 2; leaf++) {
                 const rkvi_span *s = &c->spans[c->entries[it->entry].span0 + leaf];
-                printf("    leaf %llu: cells %u+%u of tile %u, pos %lld\n", (unsigned long long)leaf, s->first, s->count,
-                       s->tile, (long long)s->pos);
+                printf("    leaf %llu: cells %u+%u of tile %u, pos %lld\n", (unsigned long long)leaf, s->first,
+                       s->count, s->tile, (long long)s->pos);
             }
             if (*mb == -INFINITY || *ma == -INFINITY)
                 printf("    looks like masked cells: one side is empty\n");
@@ -360,8 +361,8 @@ static uint32_t check_variant(const gpu_variant *v, uint32_t *cases)
             for (int prefill = 0; prefill < 2; prefill++) {
                 const ops_case c = case_of(v, ratios[i], prefill, &s);
                 const ops_cut cut = cut_of(prefill, &s);
-                if ((only && (long)ratios[i] != only) || !regime_wanted(prefill) || failures[prefill] >= (uint32_t)most ||
-                    gpu_leaves_out())
+                if ((only && (long)ratios[i] != only) || !regime_wanted(prefill) ||
+                    failures[prefill] >= (uint32_t)most || gpu_leaves_out())
                     continue;
                 failures[prefill] += !check_case(v, &c, &cut);
                 ++*cases;

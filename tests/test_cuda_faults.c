@@ -172,7 +172,8 @@ static void check_held(const wrap_held *before)
     const int64_t left[] = {now.device - before->device,   now.pinned - before->pinned,
                             now.registered - before->registered, now.streams - before->streams,
                             now.events - before->events,   now.execs - before->execs};
-    static const char *const names[] = {"device blocks", "pinned blocks", "registrations", "streams", "events", "graphs"};
+    static const char *const names[] = {"device blocks", "pinned blocks", "registrations",
+                                        "streams",       "events",        "graphs"};
     for (uint32_t i = 0; i < sizeof left / sizeof *left; i++)
         if (left[i] != 0)
             fail_msg("%s %llu: %lld %s are left", wrap_names[what], (unsigned long long)which, (long long)left[i],
@@ -360,8 +361,8 @@ static void test_create(void **state)
                 n_runs++;
             }
         }
-        print_message("create%s: %u calls of CUDA failed in turn, %u creations failed\n", sticky ? ", lost" : "", n_runs,
-                      n_failed);
+        print_message("create%s: %u calls of CUDA failed in turn, %u creations failed\n", sticky ? ", lost" : "",
+                      n_runs, n_failed);
         assert_true(n_failed > 5);
     }
 }

@@ -100,7 +100,8 @@ static void test_tree(void **state)
     for (uint32_t t = 0; t < 5; t++)
         for (uint32_t n = 0; n < 5; n++) {
             const rkvi_site_mask mask = {.kind = n % 3, .width = 3};
-            const rkvi_geom g = {.dk = dims[(t + n) % 4], .dv = dims[n % 4], .type_k = types[t], .type_v = types[4 - t]};
+            const rkvi_geom g = {
+                .dk = dims[(t + n) % 4], .dv = dims[n % 4], .type_k = types[t], .type_v = types[4 - t]};
             tree_case *c = tree_make(sizes[n], 2, 1 + n % 3, g, mask, &r);
             check_tree(c);
             tree_free(c);

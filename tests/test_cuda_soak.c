@@ -47,7 +47,8 @@ static void hold_up(rkvi_device *d, void *stream)
     if (r >> 8 & 7)
         fx_ok(plain_vt->delay(d, (int64_t)(r >> 16) % 30000, stream), "delay");
     else
-        fx_ok(plain_vt->host_call(d, nap, (void *)(uintptr_t)(nap_us ? (r >> 16) % nap_us : 0), NULL, 0, stream), "nap");
+        fx_ok(plain_vt->host_call(d, nap, (void *)(uintptr_t)(nap_us ? (r >> 16) % nap_us : 0), NULL, 0, stream),
+              "nap");
 }
 
 static rkv_status delayed_copy(rkvi_device *d, const rkvi_copy *copy, void *stream)

@@ -242,9 +242,9 @@ static bool run_call(fs_script script, rkvi_device_call kind, uint64_t nth)
 static void test_device_calls(void **state)
 {
     (void)state;
-    static const rkvi_device_call kinds[] = {
-        RKVI_CALL_COPY,      RKVI_CALL_LAUNCH,       RKVI_CALL_EVENT_RECORD,  RKVI_CALL_STREAM_WAIT, RKVI_CALL_EVENT_SYNC,
-        RKVI_CALL_MEM_ALLOC, RKVI_CALL_HOST_REGISTER, RKVI_CALL_STREAM_SYNC, RKVI_CALL_HOST_ALLOC};
+    static const rkvi_device_call kinds[] = {RKVI_CALL_COPY,          RKVI_CALL_LAUNCH,      RKVI_CALL_EVENT_RECORD,
+                                             RKVI_CALL_STREAM_WAIT,   RKVI_CALL_EVENT_SYNC,  RKVI_CALL_MEM_ALLOC,
+                                             RKVI_CALL_HOST_REGISTER, RKVI_CALL_STREAM_SYNC, RKVI_CALL_HOST_ALLOC};
     failing_calls = true;
     for (uint32_t i = 0; i < FS_SCRIPTS; i++) {
         uint64_t runs = 0;

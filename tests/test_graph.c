@@ -104,7 +104,8 @@ static void capture_part(world *x, graph *g, uint32_t part)
     rkv_graph *out = &g->parts[part];
     out->struct_size = sizeof *out;
     fx_ok(rkvi_dev(capture_begin, w->dev, w->stream, false), "capture");
-    fx_ok(rkv_graph_capture(w->cache, x->cuts[part], x->cuts[part + 1] - x->cuts[part], w->stream), "rkv_graph_capture");
+    fx_ok(rkv_graph_capture(w->cache, x->cuts[part], x->cuts[part + 1] - x->cuts[part], w->stream),
+          "rkv_graph_capture");
     for (uint32_t site = x->cuts[part]; site < x->cuts[part + 1]; site++)
         fx_ok(fx_attend(w, site), "captured attend");
     fx_ok(rkv_graph_capture_end(w->cache, w->stream, out), "rkv_graph_capture_end");

@@ -368,10 +368,12 @@ static void test_limit(void **state)
     const uint64_t least = e.smallest_device_bytes;
     for (uint32_t i = 0; i < sizeof rates / sizeof *rates; i++)
         for (uint32_t windows = 0; windows < 2; windows++)
-            for (uint64_t limit = least; limit < least + 80 * MIB; limit += limit < least + 4 * MIB ? MIB / 2 : 19 * MIB) {
+            for (uint64_t limit = least; limit < least + 80 * MIB;
+                 limit += limit < least + 4 * MIB ? MIB / 2 : 19 * MIB) {
                 grants g = {0};
                 s.sim.h2d.bytes_per_s = rates[i];
-                s.layers[0].resident_cells = s.layers[1].resident_cells = windows ? RKV_RESIDENT_AUTO : RKV_RESIDENT_NONE;
+                s.layers[0].resident_cells = s.layers[1].resident_cells =
+                    windows ? RKV_RESIDENT_AUTO : RKV_RESIDENT_NONE;
                 s.params.device_limit_bytes = limit;
                 s.params.device_allocator = (rkv_allocator){grant, take_back, &g};
                 assert_int_equal(rkv_cache_estimate(&s.params, &e), RKV_OK);

@@ -33,7 +33,8 @@ static void check_rotate(const rotate_case *c)
     for (uint32_t r = 0; r < c->n_rows; r++)
         for (uint32_t h = 0; h < heads; h++) {
             const rkvi_turned_row *row = &c->rows[r];
-            const float *got = c->args.turned + row->turn * c->args.turned_stride + ((uint64_t)row->row * heads + h) * dk;
+            const float *got =
+                c->args.turned + row->turn * c->args.turned_stride + ((uint64_t)row->row * heads + h) * dk;
             rkvi_tensor_get(&c->args.q, row->row, h, dk, q);
             for (uint32_t i = 0; i < dk; i++)
                 assert_true(fabs((double)got[i] - turned_at(c, q, row->angles, i)) <= 8 * 0x1p-24);
@@ -46,7 +47,8 @@ static void test_rotate(void **state)
     uint64_t r = seed;
     static const struct {
         uint32_t heads, dk, pairs, pairing;
-    } cases[] = {{1, 8, 4, 0}, {3, 64, 32, 0}, {2, 128, 64, 1}, {5, 80, 16, 1}, {2, 96, 32, 0}, {1, 256, 1, 0}, {2, 64, 0, 0}};
+    } cases[] = {{1, 8, 4, 0},   {3, 64, 32, 0}, {2, 128, 64, 1}, {5, 80, 16, 1},
+                 {2, 96, 32, 0}, {1, 256, 1, 0}, {2, 64, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t type = RKV_TYPE_F32; type <= RKV_TYPE_BF16; type++) {
             rotate_case c;

@@ -255,7 +255,8 @@ static void test_items_a_launch(void **state)
 static void test_range(void **state)
 {
     (void)state;
-    rkvi_row rows[3] = {{.pos = 100, .from = 0, .to = 1000}, {.pos = 300, .from = 0, .to = 250}, {.pos = 500, .from = 7, .to = 7}};
+    rkvi_row rows[3] = {
+        {.pos = 100, .from = 0, .to = 1000}, {.pos = 300, .from = 0, .to = 250}, {.pos = 500, .from = 7, .to = 7}};
     const rkvi_batch b = {.rows = rows, .n_rows = 3, .n_entries = 1};
     rkvi_batch_entry e = {.n_rows = 2};
     int64_t lo, hi;

@@ -240,8 +240,8 @@ static void random_shifts(rkv_type type, fx_executor executor, uint64_t s, uint3
         if (w->a.n_cells[0] > 600)
             truncate_to(w, 200);
     }
-    print_message("executor %d, type %u: %u of %u shifts, rms error at most %.1e\n", (int)executor, (unsigned)type, n_done,
-                  rounds, worst);
+    print_message("executor %d, type %u: %u of %u shifts, rms error at most %.1e\n", (int)executor, (unsigned)type,
+                  n_done, rounds, worst);
     assert_true(n_done > rounds / 4);
     assert_true(worst < limit());
     close_world(w);
@@ -510,7 +510,8 @@ static void test_runs(void **state)
     fx_ok(rkv_sequence_shift(w.cache, 0, 10, RKV_POS_END, 1), "a tile in two");
     assert_int_equal(rkv_sequence_can_shift(w.cache, 0, 30, RKV_POS_END, 1), RKV_E_CAPACITY);
     assert_int_equal(rkv_sequence_shift(w.cache, 0, 30, RKV_POS_END, 1), RKV_E_CAPACITY);
-    assert_non_null(strstr(rkv_error_message(), "the shift would make 6 separate runs of positions, at most 5 are kept"));
+    assert_non_null(
+        strstr(rkv_error_message(), "the shift would make 6 separate runs of positions, at most 5 are kept"));
     fx_ok(rkv_sequence_shift(w.cache, 0, 0, 10, 1), "as many runs");
     fx_close(&w);
 }
@@ -546,10 +547,10 @@ int main(void)
 #endif
     seed = fx_seed();
     fill_frequencies();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_context_shift),
-                                       cmocka_unit_test(test_back_again), cmocka_unit_test(test_state), cmocka_unit_test(test_shared),
-                                       cmocka_unit_test(test_many_stretches),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot),
-                                       cmocka_unit_test(test_stretches_of_both), cmocka_unit_test(test_runs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),  cmocka_unit_test(test_context_shift), cmocka_unit_test(test_back_again),
+        cmocka_unit_test(test_state),   cmocka_unit_test(test_shared),        cmocka_unit_test(test_many_stretches),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_cannot),        cmocka_unit_test(test_stretches_of_both),
+        cmocka_unit_test(test_runs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

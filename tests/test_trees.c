@@ -282,10 +282,19 @@ static void test_forks(void **state)
                 memcpy(w[i].cells[q], w[i].cells[0], w[i].n_cells[0] * sizeof *w[i].cells[0]);
                 w[i].n_cells[q] = w[i].n_cells[0];
             }
-            const fx_entry e[3] = {
-                {.seq = 0, .rows = t[0].n, .tag = t[0].tag, .positions = t[0].pos, .tree_mask = t[0].mask, .regime = regime},
-                {.seq = 1, .rows = 1, .tag = 5000, .regime = regime},
-                {.seq = 2, .rows = t[1].n, .tag = t[1].tag, .positions = t[1].pos, .tree_mask = t[1].mask, .regime = regime}};
+            const fx_entry e[3] = {{.seq = 0,
+                                    .rows = t[0].n,
+                                    .tag = t[0].tag,
+                                    .positions = t[0].pos,
+                                    .tree_mask = t[0].mask,
+                                    .regime = regime},
+                                   {.seq = 1, .rows = 1, .tag = 5000, .regime = regime},
+                                   {.seq = 2,
+                                    .rows = t[1].n,
+                                    .tag = t[1].tag,
+                                    .positions = t[1].pos,
+                                    .tree_mask = t[1].mask,
+                                    .regime = regime}};
             fx_step(&w[i], e, 3);
             w[i].n_cells[0] = w[i].n_cells[2] = 100 + round;
         }
@@ -438,8 +447,9 @@ int main(void)
     fx_use_gpu();
 #endif
     seed = fx_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_drafts), cmocka_unit_test(test_visible),
-                                       cmocka_unit_test(test_trees), cmocka_unit_test(test_forks), cmocka_unit_test(test_shared_tile), cmocka_unit_test(test_refused),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_drafts),      cmocka_unit_test(test_visible),
+                                       cmocka_unit_test(test_trees),       cmocka_unit_test(test_forks),
+                                       cmocka_unit_test(test_shared_tile), cmocka_unit_test(test_refused),
                                        cmocka_unit_test(test_abort)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

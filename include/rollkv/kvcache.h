@@ -216,7 +216,7 @@ typedef struct rkv_cache_stats {
     uint64_t used_device_place_bytes;
     uint64_t parked_sequences;
     uint64_t cpu_bytes;               /* of the tail, computed by the CPU where they lie; enqueued so far */
-    uint64_t cpu_ns;                  /* by the clock of the thread that ends each job: at most what threads took for them */
+    uint64_t cpu_ns; /* by the clock of the thread that ends each job: at most what threads took for them */
     uint64_t cpu_late_bytes;          /* of cpu_bytes, those computed by the device after all, as threads were late;
                                        * what has run so far */
     uint64_t cpu_late_jobs;           /* so often, a site of a step each */

@@ -358,7 +358,8 @@ static int rkvk_stream_launch(const uint32_t (*regions)[RKVK_PATHS], const rkvi_
             return rkvk_stream_run<typename S::middle>(regions[device][RKVK_MIDDLE], a, grid, stream);
     }
     if constexpr (S::wide16::FITS) {
-        if (columns > 0 && regions[device][RKVK_WIDE16] && (columns <= S::wide16::COLUMNS || !regions[device][RKVK_WIDE32]))
+        if (columns > 0 && regions[device][RKVK_WIDE16] &&
+            (columns <= S::wide16::COLUMNS || !regions[device][RKVK_WIDE32]))
             return rkvk_wide_run<typename S::wide16>(regions[device][RKVK_WIDE16], a, grid, stream);
     }
     if constexpr (S::wide96::FITS) {

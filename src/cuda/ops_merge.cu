@@ -432,8 +432,8 @@ extern "C" int rkvk_launch_merge(const rkvi_merge_args *a, uint64_t grid, void *
     if (a->dv % 2 != 0)
         return (int)cudaErrorInvalidValue;
     const merge_args d = {*a, parts_of(a, n_slices)};
-    return rkvk_run_early(wide ? rkvk_merge<4> : rkvk_merge<2>, &d, grid, rkvk_grid(n_slices * d.parts), dim3(32, GROUPS),
-                          GROUPS * (wide ? sizeof(room<4>) : sizeof(room<2>)), stream);
+    return rkvk_run_early(wide ? rkvk_merge<4> : rkvk_merge<2>, &d, grid, rkvk_grid(n_slices * d.parts),
+                          dim3(32, GROUPS), GROUPS * (wide ? sizeof(room<4>) : sizeof(room<2>)), stream);
 }
 
 extern "C" int rkvk_prepare_merge(void)

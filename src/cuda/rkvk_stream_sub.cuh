@@ -156,7 +156,8 @@ static __device__ __forceinline__ void rkvk_piece_scores(float (&s)[P::NC][4], c
     constexpr int STEPS = S::STEPS / S::KP;
     const uint2 *q = at.q + k * STEPS * P::NC * 32;
     if constexpr (S::K_HAS_SCALES)
-        rkvk_quant_scores<S::TK, STEPS / 2, S::K_PITCH, S::K_SCALE, P::NC>(s, {rows, scales + k * STEPS}, q, rkvk_lane());
+        rkvk_quant_scores<S::TK, STEPS / 2, S::K_PITCH, S::K_SCALE, P::NC>(s, {rows, scales + k * STEPS}, q,
+                                                                           rkvk_lane());
     else
         rkvk_scores<S::TK, S::K_PITCH, STEPS, P::NC>(s, rows, q, rkvk_lane());
 }

@@ -187,7 +187,8 @@ static __device__ __forceinline__ void rkvk_wide_feed_v(rkvk_wide_smem<P> &sm, c
         }
     }
     const rkvk_sub sub = rkvk_sub_of<S>(leaf, a.geom.leaf_cells, u);
-    rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[cur % P::V_LEAVES][u], leaf, a.geom.v_off, a.geom.v_scale_off, sub);
+    rkvk_wide_feed<S::MT, S::V_ROW, P::V_PITCH, S::V_SCALE>(sm.v[cur % P::V_LEAVES][u], leaf, a.geom.v_off,
+                                                            a.geom.v_scale_off, sub);
 }
 
 /* What the warp asked for, but the last ones, is here, for the warp. */
@@ -202,7 +203,8 @@ static __device__ __forceinline__ void rkvk_wide_arrive(void)
 
 /* Both tiles of a sub: those of rkvk_sub_scores, bit by bit. */
 template <typename P>
-static __device__ __forceinline__ void rkvk_wide_scores(float (&s)[P::S::MT][P::NC][4], const uint8_t *k, const uint2 *q)
+static __device__ __forceinline__ void rkvk_wide_scores(float (&s)[P::S::MT][P::NC][4], const uint8_t *k,
+                                                        const uint2 *q)
 {
     using S = typename P::S;
     const int lane = rkvk_lane();

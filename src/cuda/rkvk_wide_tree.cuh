@@ -47,7 +47,8 @@ static __device__ __forceinline__ void rkvk_wide_each(rkvk_wide_state<P> &x, con
     for (int n = 0; n < P::NW; n++)
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            float *node = rkvk_wide_node<P>(sm, w, level, column0 + (uint32_t)((at.chunk + n) * 8 + 2 * (lane & 3) + c));
+            float *node =
+                rkvk_wide_node<P>(sm, w, level, column0 + (uint32_t)((at.chunk + n) * 8 + 2 * (lane & 3) + c));
             if (node != nullptr)
 #pragma unroll
                 for (int v = 0; v < P::TW; v++)

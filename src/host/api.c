@@ -63,7 +63,8 @@ static rkv_status make_config(const rkv_cache_params *p, const rkvi_machine *mac
 /* The link's rate is measured, where nobody gives it, and the sizes follow from it;
  * those without it remain where the others don't come out (with a smaller ring the
  * tables are larger). */
-static rkv_status measure_link(const rkv_cache_params *p, const rkvi_machine *machine, rkvi_device *dev, rkvi_config *cfg)
+static rkv_status measure_link(const rkv_cache_params *p, const rkvi_machine *machine, rkvi_device *dev,
+                               rkvi_config *cfg)
 {
     rkvi_config measured;
     rkvi_machine m = *machine;
@@ -81,8 +82,8 @@ static rkv_status measure_link(const rkv_cache_params *p, const rkvi_machine *ma
 }
 
 /* The configuration stays the caller's where it fails. */
-static rkv_status create_with(const rkv_cache_params *p, const rkvi_machine *machine, rkvi_device *dev, rkvi_config *cfg,
-                              rkv_cache **out)
+static rkv_status create_with(const rkv_cache_params *p, const rkvi_machine *machine, rkvi_device *dev,
+                              rkvi_config *cfg, rkv_cache **out)
 {
     rkv_status s = rkvi_api_supported(dev, cfg);
     if (s == RKV_OK)

@@ -139,10 +139,11 @@ static rkv_status take_entry(const rkvi_api_batch_source *source, const rkv_batc
     rkvi_api_end end;
     rkvi_row *rows = &out->rows[out->n_rows];
     if (e->n_rows > source->cfg->max_rows - out->n_rows)
-        return rkvi_fail(RKV_E_BATCH,
-                         "sequence %u brings %u rows to the batch, which has %u; more than max_rows, %u: cut prompts into "
-                         "chunks, make several batches of it, or create the cache with more max_rows",
-                         e->sequence, e->n_rows, out->n_rows, source->cfg->max_rows);
+        return rkvi_fail(
+            RKV_E_BATCH,
+            "sequence %u brings %u rows to the batch, which has %u; more than max_rows, %u: cut prompts into "
+            "chunks, make several batches of it, or create the cache with more max_rows",
+            e->sequence, e->n_rows, out->n_rows, source->cfg->max_rows);
     source->end_of(source->from, e->sequence, &end);
     if (end.n_tree)
         return rkvi_fail(RKV_E_BATCH,
@@ -183,10 +184,11 @@ rkv_status rkvi_api_batch(const rkvi_api_batch_source *source, const rkv_batch *
         return rkvi_fail(RKV_E_BATCH, "the batch has %u entries, but there are %u sequences, each once",
                          b.n_entries, source->cfg->n_sequences);
     if (b.n_entries > source->cfg->active_sequences)
-        return rkvi_fail(RKV_E_BATCH,
-                         "the batch has %u entries, a step at most active_sequences, %u; make several batches of it, or "
-                         "create the cache with more active_sequences",
-                         b.n_entries, source->cfg->active_sequences);
+        return rkvi_fail(
+            RKV_E_BATCH,
+            "the batch has %u entries, a step at most active_sequences, %u; make several batches of it, or "
+            "create the cache with more active_sequences",
+            b.n_entries, source->cfg->active_sequences);
     for (uint32_t i = 0; i < b.n_entries && s == RKV_OK; i++) {
         rkv_batch_entry e;
         s = rkvi_copy_in_at(&entry_spec, b.entries, i, &e);

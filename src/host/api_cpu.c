@@ -58,8 +58,9 @@ static rkv_status set_cpu_share(rkv_cache *cache, const rkv_cpu_share_params *pa
     rkv_cpu_share_params p = RKV_CPU_SHARE_PARAMS_INIT;
     rkv_status s = params ? rkvi_copy_in(&spec, params, &p) : RKV_OK;
     if (s == RKV_OK && rkvi_handle_config(cache)->cpu_threads == 0)
-        return rkvi_fail(RKV_E_UNSUPPORTED, "the cache was made without cpu_threads, so the CPU has no share; create it "
-                                            "with the threads that may compute");
+        return rkvi_fail(RKV_E_UNSUPPORTED,
+                         "the cache was made without cpu_threads, so the CPU has no share; create it "
+                         "with the threads that may compute");
     if (s == RKV_OK)
         s = rkvi_api_need_no_step(cache);
     if (s == RKV_OK)

@@ -171,8 +171,8 @@ rkv_status rkv_sequence_fork(rkv_cache *cache, uint32_t dst, uint32_t src)
     if (s == RKV_OK) {
         rkvi_handle_sequence(cache, dst, &d);
         if (d.n_cells)
-            s = rkvi_fail(RKV_E_ARGUMENT, "sequence %u has %llu cells: a fork goes to an empty one; clear it first", dst,
-                          (unsigned long long)d.n_cells);
+            s = rkvi_fail(RKV_E_ARGUMENT, "sequence %u has %llu cells: a fork goes to an empty one; clear it first",
+                          dst, (unsigned long long)d.n_cells);
     }
     if (s == RKV_OK)
         s = append_from(cache, dst, src, 0, RKV_POS_END);

@@ -33,8 +33,8 @@ rkv_status rkvi_api_check_tree(const rkvi_config *cfg, uint32_t i, const rkv_bat
     for (uint32_t r = 0; r < e->n_rows && e->n_rows < 64; r++)
         if (e->tree_mask[r] >> e->n_rows)
             return rkvi_fail(RKV_E_BATCH,
-                             "entries[%u]: tree_mask[%u] is 0x%llx, but there are %u new cells: the bits beyond are 0", i,
-                             r, U(e->tree_mask[r]), e->n_rows);
+                             "entries[%u]: tree_mask[%u] is 0x%llx, but there are %u new cells: the bits beyond are 0",
+                             i, r, U(e->tree_mask[r]), e->n_rows);
     return RKV_OK;
 }
 

@@ -179,7 +179,8 @@ void rkvi_cache_count_cells(rkvi_cache *c, rkvi_cell_count *out);
 /* The cells of the sequence's token tree that stay, moved or not; can't fail. */
 void rkvi_cache_sequence_accept(rkvi_cache *c, uint32_t sequence, const uint32_t *cells, uint32_t n);
 /* cache_shift.c */
-rkv_status rkvi_cache_sequence_can_shift(const rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+rkv_status rkvi_cache_sequence_can_shift(const rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to,
+                                         int64_t delta);
 rkv_status rkvi_cache_sequence_shift(rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 
 void rkvi_cache_check_reset(rkvi_cache *c);

@@ -13,8 +13,8 @@
 #include "cache.h"
 
 /* n fresh tiles, one reference each; a tile-layer with present[i * n_layers +
- * layer] (NULL: all; else it is one that no row sees any more) joins the window while its KV layer's budget has room, else
- * it gets a host place.  RKV_E_CAPACITY, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY:
+ * layer] (NULL: all; else it is one that no row sees any more) joins the window
+ * while its KV layer's budget has room, else it gets a host place.  RKV_E_CAPACITY, RKV_E_HOST_LIMIT, RKV_E_HOST_MEMORY:
  * nothing was taken. */
 rkv_status rkvi_cache_fill_take(rkvi_cache *c, uint32_t n, const uint8_t *present, uint32_t *out_tiles);
 void rkvi_cache_fill_drop(rkvi_cache *c, uint32_t n, const uint32_t *tiles);

@@ -24,7 +24,8 @@ static rkv_status check(const rkvi_cache *c, uint32_t sequence, int64_t from, in
     return s;
 }
 
-rkv_status rkvi_cache_sequence_can_shift(const rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
+rkv_status rkvi_cache_sequence_can_shift(const rkvi_cache *c, uint32_t sequence, int64_t from, int64_t to,
+                                         int64_t delta)
 {
     uint32_t more;
     return check(c, sequence, from, to, delta, &more);

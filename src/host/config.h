@@ -162,7 +162,8 @@ uint64_t rkvi_config_step_ns(const rkvi_config *cfg);
 #define RKVI_CPU_PARTS 16u
 #define RKVI_CPU_HANDOVER_NS 50000u /* where it was neither given nor measured */
 /* The model: time of a step with a share x of its tail on the CPU. */
-double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s, double cpu_bytes_per_s);
+double rkvi_config_cpu_step_s(double x, double compute_s, double bytes, double link_bytes_per_s,
+                              double cpu_bytes_per_s);
 /* The sites' shares, and what stays with the link, by the rates in cfg and the
  * sites' own: all but cpu_bytes_per_s and link_bytes_per_s may be 0. */
 void rkvi_config_cpu_choose(rkvi_config *cfg);

@@ -161,8 +161,8 @@ rkv_status rkvi_config_take_cpu(rkvi_config *cfg, const rkv_cache_params *p)
         return rkvi_fail(RKV_E_ARGUMENT, "cpu_threads is %u; it must be from 0 (no share for the CPU) to %u",
                          p->cpu_threads, CPU_THREADS_MAX);
     if (p->cpu_share >= RKVI_CPU_PARTS)
-        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts sixteenths of the tail, from 0 to %u", p->cpu_share,
-                         RKVI_CPU_PARTS - 1);
+        return rkvi_fail(RKV_E_ARGUMENT, "cpu_share is %u; it counts sixteenths of the tail, from 0 to %u",
+                         p->cpu_share, RKVI_CPU_PARTS - 1);
     if (p->cpu_threads == 0 && (p->cpu_share || p->cpu_free_bytes || p->cpu_wait_ns || rates))
         return rkvi_fail(RKV_E_ARGUMENT,
                          "cpu_share, cpu_wait_ns or a rate of the CPU is given, and no cpu_threads to compute it");

@@ -142,7 +142,8 @@ static bool largest_resident(rkvi_config *cfg, const rkvi_wish *wish, uint64_t *
     trial.window_tiles = 0;
     if (*out_cells || trial_fits_device(cfg, wish, &trial))
         return true;
-    return !wish->ring_bytes && shrink_ring(cfg, wish, &trial) == RKV_OK && cfg->device_bytes <= cfg->device_limit_bytes;
+    return !wish->ring_bytes && shrink_ring(cfg, wish, &trial) == RKV_OK &&
+           cfg->device_bytes <= cfg->device_limit_bytes;
 }
 
 /* No window, and the smallest ring, or the one that was asked for: a tiny ring
@@ -203,11 +204,12 @@ static rkv_status advise_device(const rkvi_config *cfg, const rkvi_would_fit *wo
     const uint64_t workspace = cfg->partial_bytes + cfg->turned_bytes + cfg->device_table_bytes;
     const char *what = cfg->asked_device_limit_bytes ? "free device memory" : "device limit";
     if (would->capacity_cells == 0 && would->device_bytes > cfg->device_limit_bytes)
-        return rkvi_fail(RKV_E_DEVICE_LIMIT,
-                         "%s %llu does not hold these layers at any capacity_cells: %llu bytes are the least (here %llu: "
-                         "window %llu, ring %llu, workspace %llu)",
-                         what, U(cfg->device_limit_bytes), U(would->device_bytes), U(cfg->device_bytes),
-                         U(cfg->window_bytes), U(cfg->ring_bytes), U(workspace));
+        return rkvi_fail(
+            RKV_E_DEVICE_LIMIT,
+            "%s %llu does not hold these layers at any capacity_cells: %llu bytes are the least (here %llu: "
+            "window %llu, ring %llu, workspace %llu)",
+            what, U(cfg->device_limit_bytes), U(would->device_bytes), U(cfg->device_bytes), U(cfg->window_bytes),
+            U(cfg->ring_bytes), U(workspace));
     name_choices(would, choices, sizeof choices);
     return rkvi_fail(
         RKV_E_DEVICE_LIMIT,

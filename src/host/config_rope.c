@@ -44,7 +44,8 @@ static rkv_status find_rope(rkvi_config *cfg, const rkv_rope_params *r, uint32_t
     const size_t bytes = r->n_frequencies * sizeof(float);
     for (uint32_t i = 0; i < cfg->n_ropes; i++) {
         const rkvi_rope *x = &cfg->ropes[i];
-        if (x->n == r->n_frequencies && x->pairing == r->pairing && memcmp(x->frequencies, r->frequencies, bytes) == 0) {
+        if (x->n == r->n_frequencies && x->pairing == r->pairing &&
+            memcmp(x->frequencies, r->frequencies, bytes) == 0) {
             *out = i;
             return RKV_OK;
         }
@@ -131,7 +132,8 @@ rkv_status rkvi_config_can_shift(const rkvi_config *cfg)
                              i);
     }
     if (cfg->max_turns == 0)
-        return rkvi_fail(RKV_E_UNSUPPORTED,
-                         "the cache was made with RKV_TURNS_NONE, so positions can't be shifted; create it with max_turns");
+        return rkvi_fail(
+            RKV_E_UNSUPPORTED,
+            "the cache was made with RKV_TURNS_NONE, so positions can't be shifted; create it with max_turns");
     return RKV_OK;
 }

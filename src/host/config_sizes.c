@@ -248,7 +248,8 @@ static void size_partials(sum *x, rkvi_config *cfg)
     }
     cfg->partial_slots = add(x, cfg->max_rows + (uint64_t)RKVI_RUN_SLOTS, mul(x, rows, pending));
     /* A token tree is never longer than the lag (api_batch.c). */
-    cfg->tree_slots = smaller(cfg->max_rows, mul(x, cfg->active_sequences, smaller(cfg->draft_rows, RKVI_TREE_CELLS_MAX)));
+    cfg->tree_slots =
+        smaller(cfg->max_rows, mul(x, cfg->active_sequences, smaller(cfg->draft_rows, RKVI_TREE_CELLS_MAX)));
     cfg->partial_bytes = rkvi_align_up(mul(x, add(x, cfg->partial_slots, cfg->tree_slots), slot_bytes), TABLE_ALIGN);
 }
 

@@ -80,7 +80,8 @@ static bool take(rkvi_cpu_desk *d, uint32_t seat, uint64_t ticket, bool is_own, 
         if (begin >= end)
             return false;
         *out_grain = first + (is_own ? begin : end - 1);
-        if (atomic_compare_exchange_weak(at, &was, is_own ? pack(ticket, begin + 1, end) : pack(ticket, begin, end - 1)))
+        if (atomic_compare_exchange_weak(at, &was,
+                                         is_own ? pack(ticket, begin + 1, end) : pack(ticket, begin, end - 1)))
             return true;
     }
 }

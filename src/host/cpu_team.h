@@ -18,7 +18,8 @@ typedef struct rkvi_cpu_team rkvi_cpu_team;
 
 /* Work that nobody tells threads of: they look for it by themselves. */
 typedef struct rkvi_cpu_watch {
-    bool (*look)(void *arg, uint32_t thread); /* does what there is; false: nothing.  Threads but the caller: [0, n - 1) */
+    bool (*look)(void *arg,
+                 uint32_t thread); /* does what there is; false: nothing.  Threads but the caller: [0, n - 1) */
     bool (*is_due)(void *arg); /* else threads may sleep until they are woken */
     void *arg;
 } rkvi_cpu_watch;

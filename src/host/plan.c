@@ -258,7 +258,8 @@ static uint32_t list_site(rkvi_plan *p, const rkvi_plan_view *v, uint32_t site, 
     uint32_t *marks = v->predict ? NULL : p->tile_launch + site * p->n_bases;
     const uint64_t number = v->launch_base + launch0;
     const uint32_t k = site_items(p, v, site, items + *n, marks);
-    const uint32_t listed = rkvi_plan_cpu_first(v->cfg, &p->work->cpu, site, p->work->tail_base, k); /* the CPU has the others */
+    const uint32_t listed =
+        rkvi_plan_cpu_first(v->cfg, &p->work->cpu, site, p->work->tail_base, k); /* the CPU has the others */
     const uint32_t by_ring = cut_launches(v, items + *n, listed, number);
     const uint32_t launches = by_ring + (listed < k);
     if (!v->predict) {
@@ -376,7 +377,8 @@ static bool write_class(rkvi_plan *p, const rkvi_plan_view *v, uint32_t c, rkvi_
     rkvi_plan_class *pc = &p->classes[c];
     uint64_t *span0 = p->work->span0[c], n = 0;
     if (share->n_spans[c] > v->cfg->max_spans ||
-        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->active_sequences), RKVI_ENTRY_ROOM, &pc->entries_off) ||
+        !rkvi_mirror_room(p, m, room_of(v, b->n_entries, v->cfg->active_sequences), RKVI_ENTRY_ROOM,
+                          &pc->entries_off) ||
         !rkvi_mirror_room(p, m, room_of(v, share->n_spans[c], v->cfg->max_spans), sizeof(rkvi_span), &pc->spans_off))
         return false;
     rkvi_entry *entries = (rkvi_entry *)(m->host + pc->entries_off);
@@ -541,8 +543,8 @@ rkv_status rkvi_plan_tables(rkvi_plan *p, const rkvi_plan_view *v, const rkvi_ri
     rkvi_plan_turns_of(p, v);
     rkv_status s = launches_room(p);
     rkvi_share_stems(&p->work->share, v->batch, v->seqs, v->tiles);
-    bool ok = s == RKV_OK && write_ticket(p, v, m) && write_rows(p, v, m) && write_cells(p, v, m) && write_row_map(p, v, m) &&
-              rkvi_plan_write_turned(p, v, m) && rkvi_plan_write_trees(p, v, m);
+    bool ok = s == RKV_OK && write_ticket(p, v, m) && write_rows(p, v, m) && write_cells(p, v, m) &&
+              write_row_map(p, v, m) && rkvi_plan_write_turned(p, v, m) && rkvi_plan_write_trees(p, v, m);
     for (uint32_t c = 0; ok && c < v->cfg->n_leaf_classes; c++)
         ok = write_class(p, v, c, m);
     for (uint32_t site = 0; ok && site < v->cfg->n_sites; site++)
@@ -580,7 +582,8 @@ uint64_t rkvi_plan_hash(const rkvi_plan *p, const rkvi_config *cfg, const rkvi_b
     uint64_t hash = mix(0xcbf29ce484222325u, b->n_entries);
     for (uint32_t e = 0; e < b->n_entries; e++) {
         const rkvi_batch_entry *be = &b->entries[e];
-        hash = mix(hash, (uint64_t)be->n_rows << 3 | (uint64_t)be->is_tree << 2 | (uint64_t)(be->n_new > 0) << 1 | be->is_prefill);
+        hash = mix(hash, (uint64_t)be->n_rows << 3 | (uint64_t)be->is_tree << 2 | (uint64_t)(be->n_new > 0) << 1 |
+                             be->is_prefill);
     }
     hash = mix(mix(hash, p->n_rounds), p->is_mapped ? p->row_map_off + 1 : 0);
     hash = mix(mix(mix(hash, p->rows_off), p->cells_off), p->open_off);
@@ -607,12 +610,12 @@ void rkvi_plan_print(const rkvi_plan *p, const rkvi_config *cfg, void (*line)(vo
         for (uint32_t i = 0; i < p->sites[site].n_launches * p->n_rounds; i++) {
             const rkvi_plan_site *s = &p->sites[site];
             const rkvi_plan_launch *l = &p->launches[s->launch0 * p->n_rounds + i];
-            snprintf(text, sizeof text,
-                     "site %u launch %llu round %u: decode items %llu, prefill items %llu, merges %llu, reads %llu bytes",
-                     site, (unsigned long long)(s->number0 + i / p->n_rounds), i % p->n_rounds,
-                     (unsigned long long)l->n_decode,
-                     (unsigned long long)l->n_prefill, (unsigned long long)l->n_merge,
-                     (unsigned long long)l->cost_bytes);
+            snprintf(
+                text, sizeof text,
+                "site %u launch %llu round %u: decode items %llu, prefill items %llu, merges %llu, reads %llu bytes",
+                site, (unsigned long long)(s->number0 + i / p->n_rounds), i % p->n_rounds,
+                (unsigned long long)l->n_decode, (unsigned long long)l->n_prefill, (unsigned long long)l->n_merge,
+                (unsigned long long)l->cost_bytes);
             line(user, text);
         }
 }

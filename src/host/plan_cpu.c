@@ -47,7 +47,8 @@ void rkvi_plan_cpu_open(const rkvi_plan_view *v, uint64_t tail_bytes, rkvi_cpu_c
     out->owed_bytes = (double)cfg->cpu_least_bytes / 2; /* what the last sites leave is as often more as less */
 }
 
-uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases, uint32_t n)
+uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases,
+                             uint32_t n)
 {
     const uint64_t bytes = cfg->layers[cfg->sites[site].kv_layer].geom.bytes;
     const double share = cfg->sites[site].cpu_part * cut->part;
@@ -68,7 +69,8 @@ uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t
 uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint32_t site, uint64_t n_leaves)
 {
     const uint64_t heads = v->cfg->layers[v->cfg->sites[site].kv_layer].geom.n_heads;
-    const uint64_t even = CPU_UNITS_A_THREAD * (uint64_t)v->cfg->cpu_threads / heads, least = n_leaves / CPU_ITEM_LEAVES + 1;
+    const uint64_t even = CPU_UNITS_A_THREAD * (uint64_t)v->cfg->cpu_threads / heads,
+                   least = n_leaves / CPU_ITEM_LEAVES + 1;
     const uint64_t items = even > least ? even : least;
     const uint64_t room = items_room(v) / 2; /* ends of runs take as much again */
     return items < room ? items : room;

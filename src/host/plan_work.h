@@ -65,7 +65,8 @@ bool rkvi_plan_write_turned(rkvi_plan *p, const rkvi_plan_view *v, rkvi_mirror *
 void rkvi_plan_cpu_open(const rkvi_plan_view *v, uint64_t tail_bytes, rkvi_cpu_cut *out);
 /* Of the tail tile-layers of a site, in order of bases, the first one that the CPU
  * takes; n: none. */
-uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases, uint32_t n);
+uint32_t rkvi_plan_cpu_first(const rkvi_config *cfg, rkvi_cpu_cut *cut, uint32_t site, const uint32_t *bases,
+                             uint32_t n);
 /* Decode items wanted of a launch that the CPU takes, of n_leaves. */
 uint64_t rkvi_plan_cpu_items(const rkvi_plan_view *v, uint32_t site, uint64_t n_leaves);
 

@@ -40,7 +40,8 @@ static uint32_t match_head(rkvi_ring *r, uint32_t n)
     const uint32_t n_ahead = r->n_items - r->n_list;
     uint32_t i = 0;
     r->head = lap_begin(r);
-    for (; i < n && i < n_ahead && rkvi_ring_same(&p[i], &ahead[i]) && rkvi_ring_place_of(r, p[i].bytes) == ahead[i].at; i++)
+    for (; i < n && i < n_ahead && rkvi_ring_same(&p[i], &ahead[i]) && rkvi_ring_place_of(r, p[i].bytes) == ahead[i].at;
+         i++)
         r->head = ahead[i].at + p[i].bytes;
     return i;
 }

@@ -144,10 +144,10 @@ uint32_t rkvi_seq_accept(rkvi_seq *s, const uint32_t *cells, uint32_t n, uint32_
 
 /* ---- seq_shift.c
  * Adds delta to pos and turn of the cells at positions [from, to), cutting
- * segments at its edges, or joining them where they go on with each other again.  The check tells whether positions would stay below
- * pos_end and rise strictly, with at most max_turned stretches of one turn
- * other than 0, and how many more segments there would be, which the shift
- * needs room for.  A range that holds no cell, or a delta of 0, changes nothing. */
+ * segments at its edges, or joining them where they go on with each other again.
+ * The check tells whether positions would stay below pos_end and rise strictly,
+ * with at most max_turned stretches of one turn other than 0, and how many more
+ * segments there would be, which the shift needs room for.  A range that holds no cell, or a delta of 0, changes nothing. */
 rkv_status rkvi_seq_shift_check(const rkvi_seq *s, int64_t from, int64_t to, int64_t delta, uint32_t max_turned,
                                 int64_t pos_end, uint32_t *out_more);
 void rkvi_seq_shift(rkvi_seq *s, int64_t from, int64_t to, int64_t delta);

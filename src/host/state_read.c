@@ -117,10 +117,11 @@ static rkv_status layer_rope_differs(const rkvi_state *st, uint32_t l, const rkv
     const rkv_status s = differs(l, "k_form", in_state->k_form, here.k_form);
     const bool known = (in_state->n || st->n_rope) && (here.n || rkvi_config_rope(st->cfg).n);
     if (s == RKV_OK && known && (in_state->n != here.n || in_state->hash != here.hash))
-        return rkvi_fail(RKV_E_DATA,
-                         "KV layer %u has other RoPE frequencies of its own, or another pairing, in the state (%u) than "
-                         "in this cache (%u)",
-                         l, in_state->n, here.n);
+        return rkvi_fail(
+            RKV_E_DATA,
+            "KV layer %u has other RoPE frequencies of its own, or another pairing, in the state (%u) than "
+            "in this cache (%u)",
+            l, in_state->n, here.n);
     return s;
 }
 

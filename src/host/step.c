@@ -157,7 +157,8 @@ static rkv_status plan_step(rkv_cache *h)
     } else if (!h->expects_replay) {
         rkvi_step_ring_now(h);
         if (!h->graphs) /* its slots go round; a graph's stay */
-            rkvi_plan_ring_bases(&h->plan, &h->cfg, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory, &h->now->mirror);
+            rkvi_plan_ring_bases(&h->plan, &h->cfg, h->ring.items, (uint64_t)(uintptr_t)h->ring_memory,
+                                 &h->now->mirror);
     }
     rkvi_step_steady_keep(h);
     rkvi_step_cpu_write_book(h);
@@ -400,7 +401,8 @@ static rkv_status run_launches(rkv_cache *h, const rkvi_site_call *c, bool is_fi
         if (g > 0 || !is_filled)
             s = fill(h, c, g, &item, &reads);
         if (s == RKV_OK)
-            s = g == c->plan->cpu_launch && h->cpu.is_running ? rkvi_step_cpu_finish(h, c) : rkvi_launch_attend(h, c, g);
+            s = g == c->plan->cpu_launch && h->cpu.is_running ? rkvi_step_cpu_finish(h, c)
+                                                              : rkvi_launch_attend(h, c, g);
         if (s == RKV_OK && reads)
             s = rkvi_step_promote(h, number, c->stream);
         if (s == RKV_OK && g + 1 < n && reads)

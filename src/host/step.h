@@ -60,7 +60,8 @@ rkv_status rkvi_handle_sequence_remove(rkv_cache *h, uint32_t sequence, int64_t 
 rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, int64_t from, int64_t to);
 
 /* Positions: api has checked the range, and that the cache can shift at all. */
-rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
+rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to,
+                                          int64_t delta);
 rkv_status rkvi_handle_sequence_shift(rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta);
 rkv_status rkvi_handle_park(rkv_cache *h, uint32_t sequence);
 rkv_status rkvi_handle_fetch(rkv_cache *h, uint32_t sequence);

@@ -296,7 +296,8 @@ static void add_tail(rkv_cache *h, const rkvi_site_call *c, uint32_t site)
     const uint64_t *bases = (const uint64_t *)(const void *)(rkvi_step_tables_host(h) + c->plan->bases_off);
     for (uint64_t b = 0; b < h->plan.n_bases; b++)
         if (marks[b] == c->plan->cpu_launch)
-            rkvi_launch_add_range(h, (const void *)(uintptr_t)bases[b], rkvi_geom_cells_bytes(&c->layer->geom), RKVI_READ);
+            rkvi_launch_add_range(h, (const void *)(uintptr_t)bases[b], rkvi_geom_cells_bytes(&c->layer->geom),
+                                  RKVI_READ);
 }
 
 static uint64_t q_bytes(const rkv_cache *h, const rkvi_site_call *c)
@@ -311,8 +312,9 @@ static void publish_ranges(rkv_cache *h, const rkvi_site_call *c)
     const uint64_t size = rkvi_tensor_type_bytes(q->type);
     for (uint32_t r = 0; r < h->batch.n_rows; r++)
         for (uint32_t i = 0; i < c->site->n_q_heads; i++)
-            rkvi_launch_add_range(h, (const char *)q->data + ((int64_t)r * q->row_stride + (int64_t)i * q->head_stride) * (int64_t)size,
-                                  dk * size, RKVI_READ);
+            rkvi_launch_add_range(
+                h, (const char *)q->data + ((int64_t)r * q->row_stride + (int64_t)i * q->head_stride) * (int64_t)size,
+                dk * size, RKVI_READ);
     rkvi_launch_add_range(h, h->cpu.q, q_bytes(h, c), RKVI_WRITE);
     rkvi_launch_add_range(h, ticket0_at(h), sizeof(uint64_t), RKVI_READ);
     rkvi_launch_add_range(h, h->cpu.desk.words, sizeof *h->cpu.desk.words, RKVI_WRITE);
@@ -347,7 +349,8 @@ static void await_ranges(rkv_cache *h, const rkvi_site_call *c)
 static void take_ranges(rkv_cache *h, const rkvi_site_call *c)
 {
     const rkvi_plan_launch *l = launch_of(h, c);
-    const rkvi_item *items = (const rkvi_item *)(const void *)(rkvi_step_tables_host(h) + c->plan->items_off) + l->decode0;
+    const rkvi_item *items =
+        (const rkvi_item *)(const void *)(rkvi_step_tables_host(h) + c->plan->items_off) + l->decode0;
     const uint64_t floats = slot_floats(c);
     rkvi_launch_add_range(h, h->cpu.partials, room_floats(h, c) * sizeof(float), RKVI_READ);
     rkvi_launch_add_range(h, items_at(h, c), l->grid_decode * sizeof(rkvi_item), RKVI_READ);
@@ -433,7 +436,8 @@ static rkv_status take(rkv_cache *h, const rkvi_site_call *c)
                                  .state = h->cpu.state,
                                  .floats = (uint32_t)slot_floats(c),
                                  .item_rows = p->decode_rows};
-    rkvi_launch l = {.op = RKVI_OP_TAKE, .args_bytes = sizeof args, .args = &args, .grid = p->grid_decode * p->decode_rows};
+    rkvi_launch l = {
+        .op = RKVI_OP_TAKE, .args_bytes = sizeof args, .args = &args, .grid = p->grid_decode * p->decode_rows};
     return run(h, c, &l);
 }
 

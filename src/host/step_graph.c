@@ -126,7 +126,8 @@ rkv_status rkvi_capture_attend(rkv_cache *h, const rkvi_site_call *c)
     for (uint32_t g = 0; g < c->plan->n_launches && s == RKV_OK; g++) {
         s = rkvi_capture_wait_filled(h, c, c->plan->number0 + g);
         if (s == RKV_OK)
-            s = g == c->plan->cpu_launch && h->cpu.is_running ? rkvi_step_cpu_finish(h, c) : rkvi_launch_attend(h, c, g);
+            s = g == c->plan->cpu_launch && h->cpu.is_running ? rkvi_step_cpu_finish(h, c)
+                                                              : rkvi_launch_attend(h, c, g);
         if (s == RKV_OK)
             s = rkvi_capture_launched(h, c, c->plan->number0 + g);
     }
@@ -164,7 +165,8 @@ rkv_status rkvi_step_settle(rkv_cache *h)
     for (uint64_t n = h->replay_first; n <= h->launched; n++)
         h->launch_marks[n % h->launch_room] = h->compute.last;
     /* Slots that the graph wrote are not known one by one. */
-    return h->ring_is_past ? rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute) : RKV_OK;
+    return h->ring_is_past ? rkvi_timeline_wait(&h->compute, h->compute.last, h->in_stream, &h->in_seen.compute)
+                           : RKV_OK;
 }
 
 /* What the site's attend does before its launches. */

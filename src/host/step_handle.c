@@ -375,7 +375,8 @@ rkv_status rkvi_handle_alive(const rkv_cache *h)
 {
     if (h->poison == RKV_OK)
         return RKV_OK;
-    return rkvi_fail(RKV_E_POISONED, "a device fault ended this cache, only destroy is left; it was: %s", h->poison_text);
+    return rkvi_fail(RKV_E_POISONED, "a device fault ended this cache, only destroy is left; it was: %s",
+                     h->poison_text);
 }
 
 void rkvi_handle_info(const rkv_cache *h, rkv_cache_info *out)
@@ -574,7 +575,8 @@ rkv_status rkvi_handle_sequence_share(rkv_cache *h, uint32_t dst, uint32_t src, 
     return s == RKV_OK ? rkvi_cache_sequence_share(&h->cache, dst, src, from, to) : s;
 }
 
-rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to, int64_t delta)
+rkv_status rkvi_handle_sequence_can_shift(const rkv_cache *h, uint32_t sequence, int64_t from, int64_t to,
+                                          int64_t delta)
 {
     return rkvi_cache_sequence_can_shift(&h->cache, sequence, from, to, delta);
 }

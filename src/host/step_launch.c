@@ -28,8 +28,9 @@ static void add_tensor(rkv_cache *h, const rkvi_tensor *t, uint32_t rows, uint32
     const uint64_t size = rkvi_tensor_type_bytes(t->type);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t i = 0; i < heads; i++)
-            rkvi_launch_add_range(h, (const char *)t->data + ((int64_t)r * t->row_stride + (int64_t)i * t->head_stride) * (int64_t)size,
-                      dim * size, access);
+            rkvi_launch_add_range(
+                h, (const char *)t->data + ((int64_t)r * t->row_stride + (int64_t)i * t->head_stride) * (int64_t)size,
+                dim * size, access);
 }
 
 static const void *table(const rkv_cache *h, uint64_t off)
@@ -75,9 +76,11 @@ static void store_ranges(rkv_cache *h, const rkvi_site_call *c)
             char *base = (char *)(uintptr_t)bases[cells[i].base] + head * g->head_bytes;
             const uint64_t cell = cells[i].cell;
             rkvi_launch_add_range(h, base + g->k_off + cell * g->k_cell_bytes, g->k_cell_bytes, RKVI_WRITE);
-            rkvi_launch_add_range(h, base + g->k_scale_off + cell * g->k_scale_cell_bytes, g->k_scale_cell_bytes, RKVI_WRITE);
+            rkvi_launch_add_range(h, base + g->k_scale_off + cell * g->k_scale_cell_bytes, g->k_scale_cell_bytes,
+                                  RKVI_WRITE);
             rkvi_launch_add_range(h, base + g->v_off + cell * g->v_cell_bytes, g->v_cell_bytes, RKVI_WRITE);
-            rkvi_launch_add_range(h, base + g->v_scale_off + cell * g->v_scale_cell_bytes, g->v_scale_cell_bytes, RKVI_WRITE);
+            rkvi_launch_add_range(h, base + g->v_scale_off + cell * g->v_scale_cell_bytes, g->v_scale_cell_bytes,
+                                  RKVI_WRITE);
         }
 }
 
@@ -139,7 +142,8 @@ static void output_ranges(rkv_cache *h, const rkvi_site_call *c, uint32_t entry,
     out.data = (char *)out.data + (int64_t)row0 * out.row_stride * (int64_t)rkvi_tensor_type_bytes(out.type);
     add_tensor(h, &out, n_rows, c->site->n_q_heads, c->layer->geom.dv, RKVI_WRITE);
     for (uint32_t r = row0; c->a->lse && r < row0 + n_rows; r++)
-        rkvi_launch_add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float), RKVI_WRITE);
+        rkvi_launch_add_range(h, c->a->lse + (int64_t)r * c->a->lse_row_stride, c->site->n_q_heads * sizeof(float),
+                              RKVI_WRITE);
     rkvi_launch_add_range(h, c->a->sinks, c->site->n_q_heads * sizeof(float), RKVI_READ);
 }
 
@@ -173,8 +177,8 @@ static void add_turned(rkv_cache *h, const rkvi_site_call *c, uint32_t access)
     const rkvi_turned_row *rows = (const rkvi_turned_row *)(rkvi_step_tables_host(h) + h->plan.turned_off);
     const uint64_t floats = (uint64_t)c->site->n_q_heads * c->layer->geom.dk;
     for (uint64_t i = 0; i < h->plan.n_turned_rows; i++)
-        rkvi_launch_add_range(h, h->turned + rows[i].turn * h->cfg.turned_floats + rows[i].row * floats, floats * sizeof(float),
-                  access);
+        rkvi_launch_add_range(h, h->turned + rows[i].turn * h->cfg.turned_floats + rows[i].row * floats,
+                              floats * sizeof(float), access);
 }
 
 static void rotate_ranges(rkv_cache *h, const rkvi_site_call *c)

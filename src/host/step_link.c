@@ -26,7 +26,8 @@ uint64_t rkvi_step_link_rate(uint64_t bytes, uint64_t ns)
 
 rkv_status rkvi_step_link_copy(const rkvi_step_link *c, uint64_t n)
 {
-    const rkvi_copy copy = {.direction = RKVI_H2D, .dst = c->dst, .src = c->src, .width_bytes = c->copy_bytes, .rows = 1};
+    const rkvi_copy copy = {
+        .direction = RKVI_H2D, .dst = c->dst, .src = c->src, .width_bytes = c->copy_bytes, .rows = 1};
     rkv_status s = RKV_OK;
     for (uint64_t i = 0; i < n && s == RKV_OK; i++)
         s = rkvi_dev(copy, c->dev, &copy, c->stream);
